@@ -1,25 +1,31 @@
 //go:build linux
 
-// Package spawn starts and reaps the commands of a sandbox, each confined
-// between fork and exec.
+// Package spawn starts and reaps the commands of a sandbox. Each is confined
+// between fork and exec: its user, groups, limits, cgroup and session are its
+// own, no capability and no descriptor beyond 0 to 2 is left. What all commands
+// share, a Landlock domain and a session keyring, belongs to the one thread
+// that forks them.
 package spawn
 
 import (
-	"errors"
+	"fmt"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Attr is one command to start. Path is absolute.
+// Attr is one command to start.
 type Attr struct {
-	Path string
-	Argv []string
-	Env  []string
-	Dir  string
+	// Path is the program. With Alternates, those are tried after it as
+	// execvp(3) does: a missing one is passed over, one that may not be
+	// executed too, but remembered.
+	Path       string
+	Alternates []string
+	Argv       []string
+	Env        []string
+	Dir        string
 	// Files become descriptors 0, 1 and 2. The caller closes its copies.
 	Files [3]*os.File
 	// Terminal makes descriptor 0 the controlling terminal.
@@ -32,12 +38,36 @@ type Attr struct {
 	// Join are descriptors of cgroup files (tasks, cgroup.procs) that the
 	// child writes itself into before anything else.
 	Join []int
-	// Confine is applied last; nil applies nothing.
+	// Confine is what the command is held to; nil for nothing.
 	Confine *Confinement
 }
 
-// Confinement is what every command of a sandbox is held to, prepared once.
-type Confinement struct{}
+// Confinement is what every command of a sandbox is held to.
+type Confinement struct {
+	// Join are cgroup descriptors that every command joins, before Attr.Join.
+	Join []int
+	// Limits are resource limits, soft and hard alike.
+	Limits []Rlimit
+}
+
+// Rlimit is a resource limit: unix.RLIMIT_NOFILE and a value for both its soft
+// and its hard end.
+type Rlimit struct {
+	Resource int
+	Value    uint64
+}
+
+// Error says which step of a start was refused. It unwraps to the errno.
+type Error struct {
+	Stage string // clone, cgroup, session, files, terminal, limits, user, directory, privileges, exec
+	Errno syscall.Errno
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("start: %s: %v", e.Stage, e.Errno) }
+
+// Unwrap gives the errno.
+func (e *Error) Unwrap() error { return e.Errno }
 
 // Status is how a process ended.
 type Status struct {
@@ -47,87 +77,52 @@ type Status struct {
 	MaxRSS int64          // bytes, of the largest of them
 }
 
-// Process is a started command, a session leader of its own.
-type Process struct {
-	PID    int
-	pidfd  int
-	mu     sync.Mutex // guards pidfd against use after close
-	done   chan struct{}
-	status Status
+func statusOf(ws syscall.WaitStatus, ru *syscall.Rusage) Status {
+	s := Status{Code: -1, CPU: time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), MaxRSS: ru.Maxrss << 10}
+	switch {
+	case ws.Exited():
+		s.Code = ws.ExitStatus()
+	case ws.Signaled():
+		s.Signal = ws.Signal()
+	}
+	return s
 }
 
-// Done is closed when the process has ended and was reaped.
-func (p *Process) Done() <-chan struct{} { return p.done }
-
-// Status is how it ended; valid once Done is closed.
-func (p *Process) Status() Status { return p.status }
-
-// Signal sends sig to the process alone; unix.ESRCH when it has ended.
-func (p *Process) Signal(sig syscall.Signal) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pidfd < 0 {
-		return unix.ESRCH
-	}
-	return unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
-}
-
-// Reaper starts processes and collects their ends. One Reaper a program.
-type Reaper struct {
-	mu    sync.Mutex
-	procs map[int]*Process
-}
-
-// NewReaper makes a Reaper. With orphans it also collects every other child of
-// the program, as the first process of a pid namespace must; it then takes the
-// statuses of children that others start.
-func NewReaper(orphans bool) *Reaper {
-	return &Reaper{procs: map[int]*Process{}}
-}
-
-// Start starts a command. The error is the errno of what could not be done:
-// unix.ENOENT, EACCES, ENOEXEC, E2BIG, ... of exec, or ErrSetup.
-func (r *Reaper) Start(a Attr) (*Process, error) {
-	attr := &syscall.ProcAttr{Dir: a.Dir, Env: a.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
-	for _, f := range a.Files {
-		attr.Files = append(attr.Files, f.Fd())
-	}
-	if a.Terminal {
-		attr.Sys.Setctty = true
-	}
-	if a.SetUser {
-		attr.Sys.Credential = &syscall.Credential{Uid: a.UID, Gid: a.GID, Groups: a.Groups}
-	}
-	pidfd := -1
-	attr.Sys.PidFD = &pidfd
-	pid, err := syscall.ForkExec(a.Path, a.Argv, attr)
-	if err != nil {
-		return nil, err
-	}
-	p := &Process{PID: pid, pidfd: pidfd, done: make(chan struct{})}
-	go func() {
-		var ws syscall.WaitStatus
-		var ru syscall.Rusage
-		for {
-			if _, err := syscall.Wait4(pid, &ws, 0, &ru); !errors.Is(err, syscall.EINTR) {
-				break
-			}
+// plan turns a into what the child reads.
+func (a *Attr) plan() (*plan, error) {
+	p := &plan{terminal: a.Terminal, setUser: a.SetUser, uid: uintptr(a.UID), gid: uintptr(a.GID), groups: a.Groups}
+	for _, path := range append([]string{a.Path}, a.Alternates...) {
+		b, err := syscall.BytePtrFromString(path)
+		if err != nil {
+			return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
 		}
-		p.finish(ws, ru)
-	}()
-	return p, nil
-}
-
-func (p *Process) finish(ws syscall.WaitStatus, ru syscall.Rusage) {
-	p.mu.Lock()
-	unix.Close(p.pidfd)
-	p.pidfd = -1
-	p.mu.Unlock()
-	p.status = Status{Code: -1, CPU: time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), MaxRSS: ru.Maxrss << 10}
-	if ws.Exited() {
-		p.status.Code = ws.ExitStatus()
-	} else if ws.Signaled() {
-		p.status.Signal = ws.Signal()
+		p.paths = append(p.paths, b)
 	}
-	close(p.done)
+	var err error
+	if p.argv, err = syscall.SlicePtrFromStrings(a.Argv); err != nil {
+		return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
+	}
+	if p.envv, err = syscall.SlicePtrFromStrings(a.Env); err != nil {
+		return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
+	}
+	if a.Dir != "" {
+		if p.dir, err = syscall.BytePtrFromString(a.Dir); err != nil {
+			return nil, &Error{Stage: stageDir.String(), Errno: unix.EINVAL}
+		}
+	}
+	if c := a.Confine; c != nil {
+		p.join = append(p.join, c.Join...)
+		for _, l := range c.Limits {
+			p.limits = append(p.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: l.Value, Max: l.Value}}) //nolint:gosec // a small constant
+		}
+	}
+	p.join = append(p.join, a.Join...)
+	for i, f := range a.Files {
+		fd := int(f.Fd()) //nolint:gosec // a descriptor
+		if fd < 3 {
+			return nil, &Error{Stage: stageFiles.String(), Errno: unix.EBADF}
+		}
+		p.fds[i] = fd
+	}
+	return p, nil
 }

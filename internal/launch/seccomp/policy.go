@@ -1,0 +1,132 @@
+//go:build linux
+
+package seccomp
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Policy says which refusals a sandbox needs beside those every one has.
+type Policy struct {
+	// NoIPC refuses sockets, System V IPC, message queues and memfd: for
+	// sandboxes that share the host's network and IPC namespaces.
+	NoIPC bool
+	// GuardInit refuses signals to process 1 and to single threads: for
+	// agents that share their uid with user code.
+	GuardInit bool
+}
+
+// A socket's domain must be one of these; AF_VSOCK ignores network namespaces,
+// and AF_ALG, AF_NETLINK and AF_PACKET are kernel surface nobody needs.
+var domains = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} //nolint:gochecknoglobals // a constant table
+
+// The namespaces that clone may not make.
+const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// pidfdThread is PIDFD_THREAD of pidfd_open(2).
+const pidfdThread = unix.O_EXCL
+
+// Personalities that do no harm: default, and Linux 2.6 naming with or
+// without short inodes (as container runtimes allow).
+var personalities = []uint32{0, 0x0008, 0x20000, 0x20008, 0xffffffff} //nolint:gochecknoglobals // a constant table
+
+// common lists the refusals that every architecture has.
+func common() []rule {
+	eperm, enosys := errno(unix.EPERM), errno(unix.ENOSYS)
+	rules := []rule{
+		// clone3 takes its flags through a pointer, where a filter cannot look;
+		// C libraries fall back to clone.
+		{nr: unix.SYS_CLONE3, ret: enosys},
+		{nr: unix.SYS_IO_URING_SETUP, ret: enosys},
+		{nr: unix.SYS_IO_URING_ENTER, ret: enosys},
+		{nr: unix.SYS_IO_URING_REGISTER, ret: enosys},
+		{nr: unix.SYS_MEMFD_SECRET, ret: enosys},
+		{nr: unix.SYS_STATMOUNT, ret: enosys},
+		{nr: unix.SYS_LISTMOUNT, ret: enosys},
+	}
+	for _, nr := range []uint32{
+		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT,
+		unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR,
+		unix.SYS_UNSHARE, unix.SYS_SETNS,
+		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD,
+		unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
+		unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME,
+		unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
+		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_FANOTIFY_INIT,
+		unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
+		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
+		unix.SYS_PROCESS_MADVISE, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
+		unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT,
+		unix.SYS_SYSLOG, unix.SYS_VHANGUP, unix.SYS_LSM_SET_SELF_ATTR,
+	} {
+		rules = append(rules, rule{nr: nr, ret: eperm})
+	}
+	return append(rules,
+		rule{unix.SYS_CLONE, eperm, &test{arg: 0, mask: newNamespaces}},
+		rule{unix.SYS_PERSONALITY, eperm, &test{arg: 0, vals: personalities, not: true}},
+		// The kernel looks at the low 32 bits of an ioctl's number only.
+		rule{unix.SYS_IOCTL, eperm, &test{arg: 1, vals: []uint32{unix.TIOCSTI, unix.TIOCLINUX}}},
+	)
+}
+
+// Filter is the program for p on this architecture.
+func Filter(p Policy) ([]unix.SockFilter, error) {
+	if auditArch == 0 {
+		return nil, fmt.Errorf("seccomp: no filter for %s", runtime.GOARCH)
+	}
+	eperm := errno(unix.EPERM)
+	rules := append(common(), native()...)
+	if p.NoIPC {
+		for _, nr := range []uint32{
+			unix.SYS_SOCKET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMCTL,
+			unix.SYS_MSGGET, unix.SYS_MSGCTL, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MEMFD_CREATE,
+		} {
+			rules = append(rules, rule{nr: nr, ret: eperm})
+		}
+	} else {
+		rules = append(rules, rule{unix.SYS_SOCKET, errno(unix.EAFNOSUPPORT), &test{arg: 0, vals: domains, not: true}})
+	}
+	rules = append(rules, rule{unix.SYS_SOCKETPAIR, errno(unix.EAFNOSUPPORT), &test{arg: 0, vals: []uint32{unix.AF_UNIX}, not: true}})
+	if p.GuardInit {
+		one := []uint32{1}
+		rules = append(rules,
+			rule{nr: unix.SYS_TKILL, ret: eperm},
+			rule{unix.SYS_KILL, eperm, &test{arg: 0, vals: one}},
+			rule{unix.SYS_TGKILL, eperm, &test{arg: 0, vals: one}},
+			rule{unix.SYS_RT_SIGQUEUEINFO, eperm, &test{arg: 0, vals: one}},
+			rule{unix.SYS_RT_TGSIGQUEUEINFO, eperm, &test{arg: 0, vals: one}},
+			rule{unix.SYS_PIDFD_OPEN, eperm, &test{arg: 1, mask: pidfdThread}},
+		)
+	}
+	return program(auditArch, maxNr, rules)
+}
+
+// Install puts prog on every thread of this process, which must be static Go.
+// Threads and children made later inherit it. It sets no_new_privs.
+func Install(prog []unix.SockFilter) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("seccomp: no_new_privs: %w", err)
+	}
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]} //nolint:gosec // far below 65536
+	tid, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&fprog))) //nolint:gosec // a system call's argument
+	switch {
+	case e != 0:
+		return fmt.Errorf("seccomp: install: %w", e)
+	case tid != 0:
+		return fmt.Errorf("seccomp: thread %d could not be synchronised", tid)
+	}
+	return nil
+}
+
+// Available tells whether this kernel can install filters.
+func Available() bool {
+	action := uint32(retKillProcess)
+	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action))) //nolint:gosec // a system call's argument
+	return e == 0 && auditArch != 0
+}

@@ -1,0 +1,219 @@
+//go:build linux && (amd64 || arm64)
+
+package spawn
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The hooks that package syscall uses around its own fork; the runtime keeps
+// them reachable for programs that must fork by themselves.
+
+//go:linkname runtimeBeforeFork syscall.runtime_BeforeFork
+func runtimeBeforeFork()
+
+//go:linkname runtimeAfterFork syscall.runtime_AfterFork
+func runtimeAfterFork()
+
+//go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
+func runtimeAfterForkInChild()
+
+func vforkClone(flags uintptr, pidfd *int32) (pid uintptr, errno uintptr)
+
+// stage is the step of the child that went wrong.
+type stage uintptr
+
+const (
+	stageClone stage = iota + 1
+	stageJoin
+	stageSession
+	stageFiles
+	stageTerminal
+	stageLimits
+	stageUser
+	stageDir
+	stagePrivileges
+	stageExec
+)
+
+func (s stage) String() string {
+	names := [...]string{"", "clone", "cgroup", "session", "files", "terminal", "limits", "user", "directory", "privileges", "exec"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "start"
+}
+
+// rlimit is one limit, as prlimit64(2) takes it.
+type rlimit struct {
+	resource uintptr
+	value    unix.Rlimit
+}
+
+// plan is everything the child needs, made before the fork: the child may not
+// allocate, grow its stack or call anything that does.
+type plan struct {
+	paths    []*byte // tried in order
+	argv     []*byte
+	envv     []*byte
+	dir      *byte
+	fds      [3]int // none below 3
+	join     []int
+	limits   []rlimit
+	terminal bool
+	setUser  bool
+	uid, gid uintptr
+	groups   []uint32
+
+	// The child's answer; it shares the address space until it execs.
+	failed stage
+	errno  uintptr
+}
+
+type capHeader struct {
+	version uint32
+	pid     int32
+}
+
+type capData struct{ effective, permitted, inheritable uint32 }
+
+// fork runs the child of p and returns its pid and pidfd. The calling thread
+// waits until the child has executed or failed; p.failed tells which.
+//
+// The child runs in this very frame, so the parent must leave it at once and
+// not use it again.
+//
+//go:noinline
+//go:norace
+//go:nocheckptr
+func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
+	var (
+		i    int
+		e    syscall.Errno
+		hdr  = capHeader{version: unix.LINUX_CAPABILITY_VERSION_3}
+		caps [2]capData
+		zero = [1]byte{'0'}
+		best uintptr
+	)
+	pidfd = -1
+	runtimeBeforeFork()
+	pid, errno = vforkClone(uintptr(unix.CLONE_VFORK|unix.CLONE_VM|unix.CLONE_PIDFD|unix.SIGCHLD), &pidfd)
+	if errno != 0 || pid != 0 {
+		runtimeAfterFork()
+		return pid, pidfd, errno
+	}
+
+	// The child.
+	runtimeAfterForkInChild()
+
+	p.failed = stageJoin
+	for i = 0; i < len(p.join); i++ {
+		if _, _, e = syscall.RawSyscall(unix.SYS_WRITE, uintptr(p.join[i]), uintptr(unsafe.Pointer(&zero[0])), 1); e != 0 {
+			goto fail
+		}
+	}
+	p.failed = stageSession
+	if _, _, e = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); e != 0 {
+		goto fail
+	}
+	p.failed = stageFiles
+	for i = 0; i < 3; i++ {
+		if _, _, e = syscall.RawSyscall(unix.SYS_DUP3, uintptr(p.fds[i]), uintptr(i), 0); e != 0 {
+			goto fail
+		}
+	}
+	if p.terminal {
+		p.failed = stageTerminal
+		if _, _, e = syscall.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); e != 0 {
+			goto fail
+		}
+	}
+	// Security: whatever else was ever opened without close-on-exec ends here.
+	p.failed = stageFiles
+	if _, _, e = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
+		goto fail
+	}
+	p.failed = stageLimits
+	for i = 0; i < len(p.limits); i++ {
+		if _, _, e = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, p.limits[i].resource, uintptr(unsafe.Pointer(&p.limits[i].value)), 0, 0, 0); e != 0 {
+			goto fail
+		}
+	}
+	syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
+	p.failed = stageUser
+	if p.setUser {
+		if len(p.groups) > 0 {
+			_, _, e = syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(p.groups)), uintptr(unsafe.Pointer(&p.groups[0])), 0)
+		} else {
+			_, _, e = syscall.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
+		}
+		if e != 0 {
+			goto fail
+		}
+		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESGID, p.gid, p.gid, p.gid); e != 0 {
+			goto fail
+		}
+		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESUID, p.uid, p.uid, p.uid); e != 0 {
+			goto fail
+		}
+	}
+	// Security: nothing of the agent's capabilities is left before a path that
+	// user code chose is looked at.
+	if _, _, e = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&caps[0])), 0); e != 0 {
+		goto fail
+	}
+	p.failed = stagePrivileges
+	if _, _, e = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		goto fail
+	}
+	if p.dir != nil {
+		p.failed = stageDir
+		if _, _, e = syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
+			goto fail
+		}
+	}
+	p.failed = stageExec
+	best = uintptr(unix.ENOENT)
+	for i = 0; i < len(p.paths); i++ {
+		_, _, e = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(p.paths[i])),
+			uintptr(unsafe.Pointer(&p.argv[0])), uintptr(unsafe.Pointer(&p.envv[0])))
+		if e != unix.ENOENT && e != unix.ENOTDIR {
+			best = uintptr(e)
+			if e != unix.EACCES {
+				break
+			}
+		}
+	}
+	e = syscall.Errno(best)
+fail:
+	p.errno = uintptr(e)
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 253, 0, 0)
+	}
+}
+
+// run forks for p on the calling thread and keeps alive what the child reads.
+func run(p *plan) (pid int, pidfd int, err error) {
+	syscall.ForkLock.Lock()
+	raw, fd, e := fork(p)
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(p)
+	if e != 0 {
+		return 0, -1, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
+	}
+	if p.errno != 0 {
+		var ws syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(int(raw), &ws, 0, nil); err != syscall.EINTR { //nolint:errorlint // a raw errno
+				break
+			}
+		}
+		unix.Close(int(fd)) //nolint:errcheck // nothing to do about it
+		return 0, -1, &Error{Stage: p.failed.String(), Errno: syscall.Errno(p.errno)}
+	}
+	return int(raw), int(fd), nil
+}

@@ -1,0 +1,217 @@
+//go:build linux
+
+package spawn
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a started command, a session leader of its own.
+type Process struct {
+	PID    int
+	mu     sync.Mutex // guards pidfd against use after close
+	pidfd  int
+	done   chan struct{}
+	status Status
+}
+
+// Done is closed when the process has ended and was reaped.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Status is how it ended; valid once Done is closed.
+func (p *Process) Status() Status { return p.status }
+
+// Signal sends sig to the process alone; unix.ESRCH when it has ended.
+func (p *Process) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pidfd < 0 {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
+}
+
+// SignalSession sends sig to the process group that the process leads; ESRCH
+// when the process has ended, since its number may then be another's.
+func (p *Process) SignalSession(sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pidfd < 0 {
+		return unix.ESRCH
+	}
+	return unix.Kill(-p.PID, sig)
+}
+
+func (p *Process) finish(s Status) {
+	p.mu.Lock()
+	unix.Close(p.pidfd) //nolint:errcheck // nothing to do about it
+	p.pidfd = -1
+	p.mu.Unlock()
+	p.status = s
+	close(p.done)
+}
+
+// Reaper starts processes and collects their ends. It is safe for concurrent
+// use; a program has at most one that collects orphans.
+type Reaper struct {
+	orphans bool
+	enter   func() error
+	work    chan request
+	stop    chan struct{}
+	wg      sync.WaitGroup
+	mu      sync.Mutex // held from fork to registration, so no end is missed
+	procs   map[int]*Process
+}
+
+type request struct {
+	p     *plan
+	reply chan<- reply
+}
+
+type reply struct {
+	proc *Process
+	err  error
+}
+
+// NewReaper makes a Reaper. With orphans it also collects every other child of
+// the program, as the first process of a pid namespace must; it then takes the
+// statuses of children that others start.
+func NewReaper(orphans bool) *Reaper {
+	r, _ := Enter(orphans, nil) //nolint:errcheck // nothing to enter, nothing to fail
+	return r
+}
+
+// Enter is NewReaper with a thread of its own for all forks, on which enter
+// runs first: what it changes about the thread (a Landlock domain, a keyring),
+// every command inherits. enter's error is returned.
+func Enter(orphans bool, enter func() error) (*Reaper, error) {
+	r := &Reaper{orphans: orphans, enter: enter, work: make(chan request), stop: make(chan struct{}), procs: map[int]*Process{}}
+	started := make(chan error)
+	r.wg.Go(func() { r.forker(started) })
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if orphans {
+		r.wg.Go(r.collect)
+	}
+	return r, nil
+}
+
+// Close stops the Reaper's goroutines. Processes that still run are left to
+// whoever waits for them; with orphans their ends are no longer collected.
+func (r *Reaper) Close() {
+	close(r.stop)
+	r.wg.Wait()
+}
+
+// forker owns the thread that forks. The thread is never unlocked, so that it
+// ends with the goroutine and nothing else ever runs in its domain.
+func (r *Reaper) forker(started chan<- error) {
+	runtime.LockOSThread()
+	if r.enter != nil {
+		if err := r.enter(); err != nil {
+			started <- err
+			return
+		}
+	}
+	started <- nil
+	for {
+		select {
+		case <-r.stop:
+			return
+		case req := <-r.work:
+			proc, err := r.fork(req.p)
+			req.reply <- reply{proc, err}
+		}
+	}
+}
+
+// Start starts a command. The error is an *Error.
+func (r *Reaper) Start(a Attr) (*Process, error) {
+	p, err := a.plan()
+	if err != nil {
+		return nil, err
+	}
+	answer := make(chan reply, 1)
+	select {
+	case r.work <- request{p, answer}:
+	case <-r.stop:
+		return nil, &Error{Stage: stageClone.String(), Errno: unix.ESHUTDOWN}
+	}
+	got := <-answer
+	runtime.KeepAlive(a)
+	return got.proc, got.err
+}
+
+func (r *Reaper) fork(p *plan) (*Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid, pidfd, err := run(p)
+	if err != nil {
+		return nil, err
+	}
+	proc := &Process{PID: pid, pidfd: pidfd, done: make(chan struct{})}
+	if r.orphans {
+		r.procs[pid] = proc
+	} else {
+		go proc.wait()
+	}
+	return proc, nil
+}
+
+// wait collects one process, where others may have children of their own.
+func (p *Process) wait() {
+	var ws syscall.WaitStatus
+	var ru syscall.Rusage
+	for {
+		if _, err := syscall.Wait4(p.PID, &ws, 0, &ru); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	p.finish(statusOf(ws, &ru))
+}
+
+// collect reaps every child, ours and those the namespace hands to process 1.
+func (r *Reaper) collect() {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGCHLD)
+	defer signal.Stop(changed)
+	for {
+		for r.reapOne() {
+		}
+		select {
+		case <-r.stop:
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (r *Reaper) reapOne() bool {
+	var ws syscall.WaitStatus
+	var ru syscall.Rusage
+	r.mu.Lock()
+	pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, &ru)
+	if errors.Is(err, syscall.EINTR) {
+		r.mu.Unlock()
+		return true
+	}
+	if err != nil || pid <= 0 {
+		r.mu.Unlock()
+		return false
+	}
+	proc := r.procs[pid]
+	delete(r.procs, pid)
+	r.mu.Unlock()
+	if proc != nil {
+		proc.finish(statusOf(ws, &ru))
+	}
+	return true
+}
