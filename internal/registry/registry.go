@@ -1,0 +1,181 @@
+// Package registry makes executors from configuration: it maps a driver's name
+// to what opens it, and decodes each driver's own section strictly into the
+// driver's own struct. Drivers know nothing of it.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/strict"
+)
+
+// Env is what a driver is opened with besides its own section.
+type Env struct {
+	Name      string            // the backend's configured name
+	Templates map[string]string // template names and their root file system directories
+	Logger    *slog.Logger      // nil discards
+}
+
+// Report is what probing a driver found. Nothing is left running.
+type Report struct {
+	Driver       string               `json:"driver"`
+	Health       backend.Health       `json:"health"`
+	Capabilities backend.Capabilities `json:"capabilities"`
+	// Privilege is how the driver itself would work here, in its own words.
+	Privilege string `json:"privilege,omitempty"`
+	Facts     []Fact `json:"facts,omitempty"`
+}
+
+// Fact is one thing measured about this host.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	OK    bool   `json:"ok"`
+	Fix   string `json:"fix,omitempty"` // what to do to get it
+}
+
+// Factory makes executors of one driver. Make one with Driver.
+type Factory struct {
+	name   string
+	config reflect.Type
+	check  func(with map[string]any) error
+	open   func(ctx context.Context, env Env, with map[string]any) (backend.Executor, error)
+	probe  func(ctx context.Context, env Env, with map[string]any) (Report, error)
+}
+
+// Driver describes a driver whose section decodes into C. defaults gives the
+// section's starting values; a Validate method of C is called after decoding.
+// open gets a valid C. probe measures without opening; nil means that open and
+// backend.Prober are used.
+func Driver[C any](
+	name string,
+	defaults func() C,
+	open func(ctx context.Context, env Env, cfg C) (backend.Executor, error),
+	probe func(ctx context.Context, env Env, cfg C) (Report, error),
+) Factory {
+	decode := func(with map[string]any) (C, error) {
+		cfg := defaults()
+		if err := strict.Decode(with, &cfg); err != nil {
+			return cfg, err
+		}
+		if v, ok := any(cfg).(interface{ Validate() error }); ok {
+			return cfg, v.Validate()
+		}
+		return cfg, nil
+	}
+	f := Factory{
+		name: name, config: reflect.TypeFor[C](),
+		check: func(with map[string]any) error { _, err := decode(with); return err },
+	}
+	f.open = func(ctx context.Context, env Env, with map[string]any) (backend.Executor, error) {
+		cfg, err := decode(with)
+		if err != nil {
+			return nil, err
+		}
+		ex, err := open(ctx, env, cfg)
+		if err != nil {
+			return nil, err // whatever open returned beside it may be a typed nil
+		}
+		return ex, nil
+	}
+	f.probe = func(ctx context.Context, env Env, with map[string]any) (Report, error) {
+		cfg, err := decode(with)
+		if err != nil {
+			return Report{}, err
+		}
+		if probe != nil {
+			return probe(ctx, env, cfg)
+		}
+		return probeOpen(ctx, name, func() (backend.Executor, error) { return open(ctx, env, cfg) })
+	}
+	return f
+}
+
+func probeOpen(ctx context.Context, name string, open func() (backend.Executor, error)) (r Report, err error) {
+	ex, err := open()
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = errors.Join(err, ex.Close()) }()
+	r = Report{Driver: name, Capabilities: ex.Capabilities()}
+	if p, ok := backend.As[backend.Prober](ex); ok {
+		r.Health, err = p.Probe(ctx)
+		return r, err
+	}
+	r.Health = backend.Health{Available: true, Isolation: r.Capabilities.Isolation}
+	return r, nil
+}
+
+// Registry knows drivers by their names. It does not change after New and is
+// safe for concurrent use.
+type Registry struct {
+	factories map[string]Factory
+}
+
+// New makes a registry; two factories of one name are an error.
+func New(factories ...Factory) (*Registry, error) {
+	r := &Registry{factories: make(map[string]Factory, len(factories))}
+	for _, f := range factories {
+		if f.name == "" || f.open == nil {
+			return nil, errors.New("registry: a factory without a name or an open function")
+		}
+		if _, ok := r.factories[f.name]; ok {
+			return nil, fmt.Errorf("registry: driver %q is registered twice", f.name)
+		}
+		r.factories[f.name] = f
+	}
+	return r, nil
+}
+
+// Names lists the drivers, sorted.
+func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.factories)) }
+
+// ConfigType is the struct that driver's section decodes into.
+func (r *Registry) ConfigType(driver string) (reflect.Type, error) {
+	f, err := r.factory(driver)
+	return f.config, err
+}
+
+// Check decodes and validates a driver's section, without I/O.
+func (r *Registry) Check(driver string, with map[string]any) error {
+	f, err := r.factory(driver)
+	if err != nil {
+		return err
+	}
+	return f.check(with)
+}
+
+// Open makes an executor. Opening succeeds on a valid section, whatever the
+// host offers. The caller closes it.
+func (r *Registry) Open(ctx context.Context, driver string, env Env, with map[string]any) (backend.Executor, error) {
+	f, err := r.factory(driver)
+	if err != nil {
+		return nil, err
+	}
+	return f.open(ctx, env, with)
+}
+
+// Probe measures what a driver could give on this host.
+func (r *Registry) Probe(ctx context.Context, driver string, env Env, with map[string]any) (Report, error) {
+	f, err := r.factory(driver)
+	if err != nil {
+		return Report{}, err
+	}
+	return f.probe(ctx, env, with)
+}
+
+func (r *Registry) factory(driver string) (Factory, error) {
+	f, ok := r.factories[driver]
+	if !ok {
+		return f, &backend.Error{Op: "registry", Kind: backend.ErrInvalid, Field: "driver",
+			Err: strict.Unknown("driver", driver, r.Names())}
+	}
+	return f, nil
+}
