@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"regexp"
@@ -42,9 +43,16 @@ func (s Spec) Validate() error {
 	if err := s.Network.Validate(); err != nil {
 		return err
 	}
+	if len(s.Secrets) > 0 && (s.Network.Mode == "" || s.Network.Mode == NetworkNone) {
+		return invalid("secrets", "secrets without a network, where nothing uses them")
+	}
 	for i, m := range s.Mounts {
-		if err := m.Validate(fmt.Sprintf("mounts[%d]", i)); err != nil {
+		field := fmt.Sprintf("mounts[%d]", i)
+		if err := m.Validate(field); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(s.Mounts[:i], func(o Mount) bool { return o.Target == m.Target }) {
+			return invalid(field, "target %q is used twice", m.Target)
 		}
 	}
 	return nil
@@ -69,21 +77,6 @@ func (m Mount) Validate(field string) error {
 		if m.Target == p || strings.HasPrefix(m.Target, p+"/") {
 			return invalid(field, "target %q is below %s", m.Target, p)
 		}
-	}
-	return nil
-}
-
-// Validate tells what is wrong with n.
-func (n Network) Validate() error {
-	switch n.Mode {
-	case "", NetworkNone:
-		if len(n.Allow)+len(n.Deny)+len(n.Inject) > 0 {
-			return &Error{Op: "spec", Kind: ErrInvalid, Field: "network",
-				Err: errors.New("rules without a network"), Fix: "set network.mode to allowlist"}
-		}
-	case NetworkAllowlist, NetworkFull:
-	default:
-		return invalid("network.mode", "unknown mode %q, known are none, allowlist, full", n.Mode)
 	}
 	return nil
 }
@@ -116,13 +109,14 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// ValidateEnv tells what is wrong with an environment; field names it.
+// ValidateEnv tells what is wrong with an environment; field names it. Values
+// are never in the error.
 func ValidateEnv(field string, env map[string]string) error {
-	for k, v := range env {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
 			return invalid(field, "%q is not a variable's name", k)
 		}
-		if strings.ContainsRune(v, 0) {
+		if strings.ContainsRune(env[k], 0) {
 			return invalid(field, "the value of %s has a NUL byte", k)
 		}
 	}
@@ -177,9 +171,11 @@ func (s Spec) asked() []struct {
 		{ControlOpenFiles, "limits.open_files", l.OpenFiles != 0},
 		{ControlFileSize, "limits.file_size", l.FileSize != 0},
 		{ControlCPUTime, "limits.cpu_time", l.CPUTime != 0},
-		{ControlOutput, "limits.output", l.Output != 0},
+		{ControlOutput, "limits.output", l.Output != 0 || l.KillOnOutput},
+		{ControlLifetime, "lifetime", s.Lifetime != 0},
 		{ControlMountsRO, "mounts", len(s.Mounts) > 0},
 		{ControlNetworkOff, "network.mode", s.Network.Mode == "" || s.Network.Mode == NetworkNone},
+		{ControlNetworkList, "network.mode", s.Network.Mode == NetworkAllowlist},
 	}
 }
 
@@ -187,7 +183,9 @@ func (s Spec) asked() []struct {
 // filled in and what to warn of. A field that the caller set and the backend
 // cannot enforce is refused unless Spec.Advisory names its control; best
 // effort is a warning, and refused under Spec.Strict. A default that cannot be
-// enforced refuses nothing. name is the backend's, for the errors.
+// enforced refuses nothing, but for two: no network counts as set, and Strict
+// demands the controls without which code is not contained. name is the
+// backend's, for the errors.
 func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 	if err := spec.Validate(); err != nil {
 		return spec, nil, err
@@ -222,7 +220,7 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 		case claim.Enforcement == BestEffort && !spec.Strict:
 			warnings = append(warnings, fmt.Sprintf("%s is best effort: %s", a.field, note(claim)))
 		case advisory:
-			warnings = append(warnings, fmt.Sprintf("%s is advisory and not enforced: %s", a.field, note(claim)))
+			warnings = append(warnings, fmt.Sprintf("%s is advisory and %s here: %s", a.field, claim.Enforcement, note(claim)))
 		case claim.Enforcement == BestEffort:
 			return spec, nil, refuse(a.field, "only best effort here ("+note(claim)+") and strict is set",
 				"name "+string(a.c)+" in advisory, drop strict, or choose another backend")

@@ -39,7 +39,8 @@ const (
 	DefaultHome = "/home/user"
 )
 
-// WithDefaults fills the zero fields of l.
+// WithDefaults fills the zero fields of l. CPUTime and Output stay zero, which
+// means none, but KillOnOutput needs a limit to kill at: DefaultOutput.
 func (l Limits) WithDefaults() Limits {
 	if l.Memory == 0 {
 		l.Memory = DefaultMemory
@@ -61,6 +62,9 @@ func (l Limits) WithDefaults() Limits {
 	}
 	if l.FileSize == 0 {
 		l.FileSize = l.Disk
+	}
+	if l.Output == 0 && l.KillOnOutput {
+		l.Output = DefaultOutput
 	}
 	return l
 }

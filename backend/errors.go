@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -71,7 +72,7 @@ func (e *Error) Error() string {
 	case e.Err != nil:
 		b.WriteString(e.Err.Error())
 	default:
-		b.WriteString(strings.ReplaceAll(string(e.Kind), "_", " "))
+		b.WriteString(strings.ReplaceAll(string(cmp.Or(e.Kind, ErrInternal)), "_", " "))
 	}
 	if e.Backend != "" {
 		b.WriteString(" (backend " + e.Backend + ")")
@@ -82,17 +83,22 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the kind and the cause.
+// Unwrap gives the kind and the cause, where there are any.
 func (e *Error) Unwrap() []error {
-	if e.Err == nil {
-		return []error{e.Kind}
+	var errs []error
+	if e.Kind != "" {
+		errs = append(errs, e.Kind)
 	}
-	return []error{e.Kind, e.Err}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
 }
 
 // KindOf is the outermost classification of err: "" for nil and for context
-// errors, ErrInternal for an error nobody classified. Decisions use it and not
-// errors.Is, since a lost call stays lost though its cause was unavailable.
+// errors, ErrInternal for an error nobody classified. An Error without a Kind
+// only adds words: the classification is its cause's. Decisions use KindOf and
+// not errors.Is, since a lost call stays lost though its cause was unavailable.
 func KindOf(err error) Kind {
 	if err == nil {
 		return ""
@@ -113,7 +119,10 @@ func kindOf(err error) (Kind, bool) {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // walks the chain itself, outermost first
 		case *Error:
-			return e.Kind, true
+			if e.Kind != "" {
+				return e.Kind, true
+			}
+			err = e.Err
 		case Kind:
 			return e, true
 		case interface{ Unwrap() []error }:

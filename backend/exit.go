@@ -67,14 +67,15 @@ func (e Exit) String() string {
 func (e Exit) Success() bool { return e.Reason == ReasonExited && e.Code == 0 }
 
 // ShellCode is the exit status a command line shows: the program's own, 128
-// plus a signal, 124 for a timeout, 137 for a limit, and 125 otherwise. A
+// plus a signal, 124 for a timeout, 137 for a limit, and 125 otherwise, codes
+// and signals that no kernel gives included: 256 would be shown as success. A
 // program may return these numbers itself, so it is not evidence.
 func (e Exit) ShellCode() int {
 	switch e.Reason {
 	case ReasonExited:
-		return e.Code
+		return statusByte(e.Code)
 	case ReasonSignaled:
-		return 128 + int(e.Signal)
+		return statusByte(128 + int(e.Signal))
 	case ReasonTimeout:
 		return 124
 	case ReasonCPULimit, ReasonMemoryLimit, ReasonOutputLimit:
@@ -84,6 +85,14 @@ func (e Exit) ShellCode() int {
 	default:
 		return 125
 	}
+}
+
+// statusByte is code where a process can end with it.
+func statusByte(code int) int {
+	if code < 0 || code > 255 {
+		return 125
+	}
+	return code
 }
 
 // Usage is what a command, or a whole sandbox, has used. A zero field was not

@@ -2,11 +2,14 @@ package backend
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -49,22 +52,28 @@ type Result struct {
 // the sandbox, whatever happens. Output is collected up to the limit and, where
 // the command names writers, streamed to them as well, unbounded. When ctx ends
 // first the command is killed and the result's reason is ReasonCanceled, with
-// ctx's error. On any error the Result holds what is known.
+// ctx's error. On any error the Result holds what is known. A sandbox that could
+// not be destroyed is an error too, joined to another. Spec.Keep is ErrInvalid.
 func Run(ctx context.Context, ex Executor, rs RunSpec) (res Result, err error) {
 	if err := rs.Command.Validate(); err != nil {
 		return res, err
 	}
-	spec := rs.Spec
-	spec.Keep = false
-	sb, err := ex.Create(ctx, spec)
+	if rs.Spec.Keep {
+		return res, &Error{Op: "run", Kind: ErrInvalid, Field: "keep",
+			Err: errors.New("a one-shot destroys its sandbox"), Fix: "create a sandbox and start the command in it"}
+	}
+	if rs.FetchLimit < 0 {
+		return res, &Error{Op: "run", Kind: ErrInvalid, Field: "fetch_limit", Err: fmt.Errorf("%d is negative", rs.FetchLimit)}
+	}
+	sb, err := ex.Create(ctx, rs.Spec)
 	if err != nil {
 		return res, err
 	}
 	defer func() {
 		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		if derr := sb.Destroy(dctx); derr != nil && err == nil {
-			err = derr
+		if derr := sb.Destroy(dctx); derr != nil {
+			err = join(err, derr)
 		}
 	}()
 	res.Receipt = sb.Receipt()
@@ -78,19 +87,16 @@ func Run(ctx context.Context, ex Executor, rs RunSpec) (res Result, err error) {
 			return res, err
 		}
 	}
-	limit := spec.Limits.Output
-	if limit == 0 {
-		limit = DefaultOutput
-	}
+	limit := cmp.Or(rs.Spec.Limits.Output, DefaultOutput)
 	cmd := rs.Command
 	stdout := &capture{limit: limit, also: cmd.Output.Stdout}
 	stderr := &capture{limit: limit, also: cmd.Output.Stderr}
 	cmd.Output = Output{Stdout: stdout, Stderr: stderr}
 	res.Exit, err = RunIn(ctx, sb, cmd)
-	res.Stdout, res.Exit.StdoutTruncated = stdout.bytes(res.Exit.StdoutTruncated)
-	res.Stderr, res.Exit.StderrTruncated = stderr.bytes(res.Exit.StderrTruncated)
+	res.Stdout, res.Exit.StdoutTruncated = stdout.end(res.Exit.StdoutTruncated)
+	res.Stderr, res.Exit.StderrTruncated = stderr.end(res.Exit.StderrTruncated)
 	if (res.Exit.StdoutTruncated || res.Exit.StderrTruncated) && !slices.Contains(res.Exit.Hits, HitOutput) {
-		res.Exit.Hits = append(res.Exit.Hits, HitOutput)
+		res.Exit.Hits = append(slices.Clip(res.Exit.Hits), HitOutput) // other waiters share the slice
 	}
 	if err != nil {
 		return res, err
@@ -103,9 +109,7 @@ func fetch(ctx context.Context, files Filesystem, names []string, limit int64) (
 	if len(names) == 0 {
 		return nil, nil
 	}
-	if limit <= 0 {
-		limit = DefaultOutput
-	}
+	limit = cmp.Or(limit, DefaultOutput)
 	out := make(map[string][]byte, len(names))
 	for _, name := range names {
 		data, err := ReadFile(ctx, files, name, limit)
@@ -121,13 +125,22 @@ func fetch(ctx context.Context, files Filesystem, names []string, limit int64) (
 	return out, nil
 }
 
+// join is err, or errs both when there are two, the first deciding the Kind.
+func join(err, second error) error {
+	if err == nil {
+		return second
+	}
+	return errors.Join(err, second)
+}
+
 // ReadFile reads a file of at most limit bytes; a larger one is ErrTooLarge.
 func ReadFile(ctx context.Context, files Filesystem, name string, limit int64) ([]byte, error) {
 	rc, err := files.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer rc.Close() //nolint:errcheck // read side
+	defer rc.Close()                            //nolint:errcheck // read side
+	limit = min(max(limit, 0), math.MaxInt64-1) // one more must be a number
 	data, err := io.ReadAll(io.LimitReader(rc, limit+1))
 	if err != nil {
 		return nil, err
@@ -138,17 +151,25 @@ func ReadFile(ctx context.Context, files Filesystem, name string, limit int64) (
 	return data, nil
 }
 
+// WriteFile writes data to a file; perm 0 means 0o644.
+func WriteFile(ctx context.Context, files Filesystem, name string, data []byte, perm fs.FileMode) error {
+	return files.Write(ctx, name, bytes.NewReader(data), perm)
+}
+
 // RunIn runs cmd in sb and ties it to ctx: when ctx ends first the command is
 // killed (its tree where the backend tracks it) and the Exit's reason is
-// ReasonCanceled, together with ctx's error. The sandbox lives on.
+// ReasonCanceled, together with ctx's error. A command that ended by itself
+// before the kill reached it keeps its own Exit, without an error. When waiting
+// fails for another reason the command is killed as well, since nobody else
+// holds it, and that error returned. The sandbox lives on.
 func RunIn(ctx context.Context, sb Sandbox, cmd Command) (Exit, error) {
 	p, err := sb.Start(ctx, cmd)
 	if err != nil {
 		return Exit{}, err
 	}
 	exit, err := p.Wait(ctx)
-	if err == nil || ctx.Err() == nil {
-		return exit, err
+	if err == nil {
+		return exit, nil
 	}
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -156,12 +177,17 @@ func RunIn(ctx context.Context, sb Sandbox, cmd Command) (Exit, error) {
 	if tk, ok := As[TreeKiller](p); ok {
 		kill = tk.KillTree
 	}
-	if kerr := kill(kctx); kerr != nil && !errors.Is(kerr, ErrNotFound) {
-		return Exit{}, kerr
+	kerr := kill(kctx)
+	if ctx.Err() == nil {
+		return exit, err
 	}
-	exit, werr := p.Wait(kctx)
-	if werr != nil {
-		return exit, werr
+	ended := errors.Is(kerr, ErrNotFound)
+	if kerr != nil && !ended {
+		return Exit{}, errors.Join(kerr, ctx.Err())
+	}
+	exit, err = p.Wait(kctx)
+	if err != nil || ended {
+		return exit, err
 	}
 	exit.Reason = ReasonCanceled
 	return exit, ctx.Err()
@@ -173,26 +199,19 @@ type TreeKiller interface {
 	KillTree(ctx context.Context) error
 }
 
-// capture keeps the first limit bytes and passes everything on.
+// capture keeps the first limit bytes and passes everything on until its end.
+// A command that could not be waited for may write later than that.
 type capture struct {
 	mu        sync.Mutex
 	limit     int64
 	buf       bytes.Buffer
 	truncated bool
+	ended     bool
 	also      io.Writer
 }
 
 func (c *capture) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	room := max(c.limit-int64(c.buf.Len()), 0)
-	if int64(len(p)) > room {
-		c.truncated = true
-		c.buf.Write(p[:room])
-	} else {
-		c.buf.Write(p)
-	}
-	also := c.also
-	c.mu.Unlock()
+	also := c.keep(p)
 	if also != nil {
 		if _, err := also.Write(p); err != nil {
 			c.mu.Lock()
@@ -203,8 +222,25 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *capture) bytes(truncated bool) ([]byte, bool) {
+func (c *capture) keep(p []byte) io.Writer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.buf.Bytes(), c.truncated || truncated
+	if c.ended {
+		return nil
+	}
+	room := max(c.limit-int64(c.buf.Len()), 0)
+	if int64(len(p)) > room {
+		c.truncated = true
+		p = p[:room]
+	}
+	c.buf.Write(p)
+	return c.also
+}
+
+// end gives what was kept; later writes are dropped.
+func (c *capture) end(truncated bool) ([]byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	return slices.Clip(c.buf.Bytes()), c.truncated || truncated
 }

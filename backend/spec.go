@@ -33,7 +33,7 @@ type Spec struct {
 
 	// MinIsolation is the least level accepted.
 	MinIsolation Isolation `json:"min_isolation,omitempty"`
-	// Strict refuses what would only be best effort.
+	// Strict refuses what would only be best effort, defaults included.
 	Strict bool `json:"strict,omitempty"`
 	// Advisory names controls whose limits may go unenforced.
 	Advisory []Control `json:"advisory,omitempty"`
@@ -82,7 +82,7 @@ type Limits struct {
 	// Output bounds each output stream of each command, in bytes. 0: what the
 	// caller's writers take is unbounded, what Run collects is DefaultOutput.
 	Output int64 `json:"output,omitempty"`
-	// KillOnOutput kills a command at the output limit instead of dropping
-	// what is over it.
+	// KillOnOutput kills a command at the output limit, DefaultOutput when
+	// Output is 0, instead of dropping what is over it.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
 }
