@@ -37,11 +37,11 @@ type test struct {
 	not  bool // refuse when the argument is none of vals
 }
 
-// rule refuses one system call, always or when its test holds.
+// rule refuses one system call, always or when one of its tests holds.
 type rule struct {
 	nr   uint32
 	ret  uint32
-	when *test
+	when []test
 }
 
 // program builds the filter: architecture, then the highest known number, then
@@ -82,31 +82,39 @@ func program(arch, maxNr uint32, rules []rule) ([]unix.SockFilter, error) {
 	return prog, nil
 }
 
-// body is what runs when the number matched. It always returns or, when the
-// test does not hold, allows: no rule follows for the same number.
+// body is what runs when the number matched. It always returns: no other rule
+// is for the same number.
 func (r rule) body() []bpf.Instruction {
 	if r.when == nil {
 		return []bpf.Instruction{bpf.RetConstant{Val: r.ret}}
 	}
-	t := r.when
-	out := []bpf.Instruction{bpf.LoadAbsolute{Off: offArgs + 8*uint32(t.arg), Size: 4}} //nolint:gosec // an argument's index
-	hit, miss := r.ret, uint32(retAllow)
-	switch {
-	case t.mask != 0:
-		out = append(out, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: t.mask, SkipTrue: 1}, bpf.RetConstant{Val: hit})
-	default:
-		if t.not {
-			hit, miss = miss, hit
-		}
-		for i, v := range t.vals {
-			skip := uint8(len(t.vals) - 1 - i) //nolint:gosec // a short list
-			if i == len(t.vals)-1 {
-				out = append(out, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: v, SkipTrue: 1})
-			} else {
-				out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: skip})
-			}
-		}
-		out = append(out, bpf.RetConstant{Val: hit})
+	var out []bpf.Instruction
+	for _, t := range r.when {
+		out = append(out, bpf.LoadAbsolute{Off: offArgs + 8*uint32(t.arg), Size: 4}) //nolint:gosec // an argument's index
+		out = append(out, t.compare(r.ret)...)
 	}
-	return append(out, bpf.RetConstant{Val: miss})
+	return append(out, bpf.RetConstant{Val: retAllow})
+}
+
+// compare returns ret when t holds for the loaded argument and goes on
+// otherwise.
+func (t test) compare(ret uint32) []bpf.Instruction {
+	refuse := bpf.RetConstant{Val: ret}
+	if t.mask != 0 {
+		return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: t.mask, SkipTrue: 1}, refuse}
+	}
+	var out []bpf.Instruction
+	n := len(t.vals)
+	for i, v := range t.vals {
+		rest := uint8(n - 1 - i) //nolint:gosec // a short list
+		switch {
+		case t.not: // any match goes past the refusal
+			out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: rest + 1})
+		case i < n-1: // any match goes to the refusal
+			out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: rest})
+		default:
+			out = append(out, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: v, SkipTrue: 1})
+		}
+	}
+	return append(out, refuse)
 }

@@ -18,6 +18,9 @@ type Policy struct {
 	// GuardInit refuses signals to process 1 and to single threads: for
 	// agents that share their uid with user code.
 	GuardInit bool
+	// LeaveClone3 leaves out the refusal of clone3, for an agent that needs it
+	// to start commands; each command then installs Clone3Guard itself.
+	LeaveClone3 bool
 }
 
 // A socket's domain must be one of these; AF_VSOCK ignores network namespaces,
@@ -39,9 +42,6 @@ var personalities = []uint32{0, 0x0008, 0x20000, 0x20008, 0xffffffff} //nolint:g
 func common() []rule {
 	eperm, enosys := errno(unix.EPERM), errno(unix.ENOSYS)
 	rules := []rule{
-		// clone3 takes its flags through a pointer, where a filter cannot look;
-		// C libraries fall back to clone.
-		{nr: unix.SYS_CLONE3, ret: enosys},
 		{nr: unix.SYS_IO_URING_SETUP, ret: enosys},
 		{nr: unix.SYS_IO_URING_ENTER, ret: enosys},
 		{nr: unix.SYS_IO_URING_REGISTER, ret: enosys},
@@ -67,11 +67,20 @@ func common() []rule {
 		rules = append(rules, rule{nr: nr, ret: eperm})
 	}
 	return append(rules,
-		rule{unix.SYS_CLONE, eperm, &test{arg: 0, mask: newNamespaces}},
-		rule{unix.SYS_PERSONALITY, eperm, &test{arg: 0, vals: personalities, not: true}},
+		rule{unix.SYS_CLONE, eperm, []test{{arg: 0, mask: newNamespaces}}},
+		rule{unix.SYS_PERSONALITY, eperm, []test{{arg: 0, vals: personalities, not: true}}},
 		// The kernel looks at the low 32 bits of an ioctl's number only.
-		rule{unix.SYS_IOCTL, eperm, &test{arg: 1, vals: []uint32{unix.TIOCSTI, unix.TIOCLINUX}}},
+		rule{unix.SYS_IOCTL, eperm, []test{{arg: 1, vals: []uint32{unix.TIOCSTI, unix.TIOCLINUX}}}},
 	)
+}
+
+// noClone3 refuses clone3, which takes its flags through a pointer, where a
+// filter cannot look; C libraries fall back to clone.
+func noClone3() rule { return rule{nr: unix.SYS_CLONE3, ret: errno(unix.ENOSYS)} }
+
+// Clone3Guard is the program that refuses clone3 and nothing else.
+func Clone3Guard() ([]unix.SockFilter, error) {
+	return program(auditArch, ^uint32(0), []rule{noClone3()})
 }
 
 // Filter is the program for p on this architecture.
@@ -81,6 +90,9 @@ func Filter(p Policy) ([]unix.SockFilter, error) {
 	}
 	eperm := errno(unix.EPERM)
 	rules := append(common(), native()...)
+	if !p.LeaveClone3 {
+		rules = append(rules, noClone3())
+	}
 	if p.NoIPC {
 		for _, nr := range []uint32{
 			unix.SYS_SOCKET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMCTL,
@@ -89,21 +101,37 @@ func Filter(p Policy) ([]unix.SockFilter, error) {
 			rules = append(rules, rule{nr: nr, ret: eperm})
 		}
 	} else {
-		rules = append(rules, rule{unix.SYS_SOCKET, errno(unix.EAFNOSUPPORT), &test{arg: 0, vals: domains, not: true}})
+		rules = append(rules, rule{unix.SYS_SOCKET, errno(unix.EAFNOSUPPORT), []test{{arg: 0, vals: domains, not: true}}})
 	}
-	rules = append(rules, rule{unix.SYS_SOCKETPAIR, errno(unix.EAFNOSUPPORT), &test{arg: 0, vals: []uint32{unix.AF_UNIX}, not: true}})
+	rules = append(rules, rule{unix.SYS_SOCKETPAIR, errno(unix.EAFNOSUPPORT), []test{{arg: 0, vals: []uint32{unix.AF_UNIX}, not: true}}})
 	if p.GuardInit {
-		one := []uint32{1}
-		rules = append(rules,
-			rule{nr: unix.SYS_TKILL, ret: eperm},
-			rule{unix.SYS_KILL, eperm, &test{arg: 0, vals: one}},
-			rule{unix.SYS_TGKILL, eperm, &test{arg: 0, vals: one}},
-			rule{unix.SYS_RT_SIGQUEUEINFO, eperm, &test{arg: 0, vals: one}},
-			rule{unix.SYS_RT_TGSIGQUEUEINFO, eperm, &test{arg: 0, vals: one}},
-			rule{unix.SYS_PIDFD_OPEN, eperm, &test{arg: 1, mask: pidfdThread}},
-		)
+		rules = append(rules, guardInit()...)
 	}
 	return program(auditArch, maxNr, rules)
+}
+
+// guardInit keeps user code of the agent's own uid from signalling the agent or
+// changing its limits and scheduling. A filter cannot tell whose thread a number
+// names, so single threads cannot be signalled at all and other processes'
+// limits and scheduling not be changed.
+func guardInit() []rule {
+	eperm := errno(unix.EPERM)
+	one, zero := []uint32{1}, []uint32{0}
+	rules := []rule{
+		{nr: unix.SYS_TKILL, ret: eperm},
+		{unix.SYS_PIDFD_OPEN, eperm, []test{{arg: 0, vals: one}, {arg: 1, mask: pidfdThread}}},
+		{unix.SYS_SETPRIORITY, eperm, []test{{arg: 1, vals: zero, not: true}}},
+		{unix.SYS_IOPRIO_SET, eperm, []test{{arg: 1, vals: zero, not: true}}},
+	}
+	for _, nr := range []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO} {
+		rules = append(rules, rule{nr, eperm, []test{{arg: 0, vals: one}}})
+	}
+	for _, nr := range []uint32{
+		unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETAFFINITY,
+	} {
+		rules = append(rules, rule{nr, eperm, []test{{arg: 0, vals: zero, not: true}}})
+	}
+	return rules
 }
 
 // Install puts prog on every thread of this process, which must be static Go.

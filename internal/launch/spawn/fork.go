@@ -22,7 +22,12 @@ func runtimeAfterFork()
 //go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
 func runtimeAfterForkInChild()
 
-func vforkClone(flags uintptr, pidfd *int32) (pid uintptr, errno uintptr)
+func vforkSyscall(trap, a1, a2, a3 uintptr) (r1, errno uintptr)
+
+// cloneArgs is struct clone_args of clone3(2), first to third version.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
 
 // stage is the step of the child that went wrong.
 type stage uintptr
@@ -68,6 +73,8 @@ type plan struct {
 	setUser  bool
 	uid, gid uintptr
 	groups   []uint32
+	cgroup   int             // descriptor of a v2 group to be born in; 0 for none
+	filter   *unix.SockFprog // installed last; nil for none
 
 	// The child's answer; it shares the address space until it execs.
 	failed stage
@@ -98,10 +105,21 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		caps [2]capData
 		zero = [1]byte{'0'}
 		best uintptr
+		args cloneArgs
 	)
 	pidfd = -1
+	if p.cgroup > 0 {
+		args.flags = unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD | unix.CLONE_INTO_CGROUP
+		args.pidfd = uint64(uintptr(unsafe.Pointer(&pidfd)))
+		args.exitSignal = uint64(unix.SIGCHLD)
+		args.cgroup = uint64(p.cgroup)
+	}
 	runtimeBeforeFork()
-	pid, errno = vforkClone(uintptr(unix.CLONE_VFORK|unix.CLONE_VM|unix.CLONE_PIDFD|unix.SIGCHLD), &pidfd)
+	if p.cgroup > 0 {
+		pid, errno = vforkSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
+	} else {
+		pid, errno = vforkSyscall(unix.SYS_CLONE, uintptr(unix.CLONE_VFORK|unix.CLONE_VM|unix.CLONE_PIDFD|unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&pidfd)))
+	}
 	if errno != 0 || pid != 0 {
 		runtimeAfterFork()
 		return pid, pidfd, errno
@@ -173,6 +191,12 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	if p.dir != nil {
 		p.failed = stageDir
 		if _, _, e = syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
+			goto fail
+		}
+	}
+	if p.filter != nil {
+		p.failed = stagePrivileges
+		if _, _, e = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(p.filter))); e != 0 {
 			goto fail
 		}
 	}

@@ -38,6 +38,10 @@ type Attr struct {
 	// Join are descriptors of cgroup files (tasks, cgroup.procs) that the
 	// child writes itself into before anything else.
 	Join []int
+	// Cgroup is the descriptor of a cgroup v2 directory to be born in; 0 for
+	// none. Unlike a write to cgroup.procs this never waits for the kernel's
+	// grace period.
+	Cgroup int
 	// Confine is what the command is held to; nil for nothing.
 	Confine *Confinement
 }
@@ -48,6 +52,9 @@ type Confinement struct {
 	Join []int
 	// Limits are resource limits, soft and hard alike.
 	Limits []Rlimit
+	// Filter is a seccomp program each command installs for itself, on top of
+	// what it inherits from the agent.
+	Filter []unix.SockFilter
 }
 
 // Rlimit is a resource limit: unix.RLIMIT_NOFILE and a value for both its soft
@@ -90,7 +97,7 @@ func statusOf(ws syscall.WaitStatus, ru *syscall.Rusage) Status {
 
 // plan turns a into what the child reads.
 func (a *Attr) plan() (*plan, error) {
-	p := &plan{terminal: a.Terminal, setUser: a.SetUser, uid: uintptr(a.UID), gid: uintptr(a.GID), groups: a.Groups}
+	p := &plan{cgroup: a.Cgroup, terminal: a.Terminal, setUser: a.SetUser, uid: uintptr(a.UID), gid: uintptr(a.GID), groups: a.Groups}
 	for _, path := range append([]string{a.Path}, a.Alternates...) {
 		b, err := syscall.BytePtrFromString(path)
 		if err != nil {
@@ -112,6 +119,9 @@ func (a *Attr) plan() (*plan, error) {
 	}
 	if c := a.Confine; c != nil {
 		p.join = append(p.join, c.Join...)
+		if len(c.Filter) > 0 {
+			p.filter = &unix.SockFprog{Len: uint16(len(c.Filter)), Filter: &c.Filter[0]} //nolint:gosec // far below 65536
+		}
 		for _, l := range c.Limits {
 			p.limits = append(p.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: l.Value, Max: l.Value}}) //nolint:gosec // a small constant
 		}

@@ -1,0 +1,102 @@
+// Package launch turns a fresh process into a sandbox: it is what the agent
+// runs before it serves. The launching side passes a Config over a descriptor;
+// the package's subdirectories hold the mechanisms both sides use.
+package launch
+
+// Mode is how a sandbox is built.
+type Mode string
+
+// The modes.
+const (
+	// ModeMapped has all namespaces and a range of host uids: the agent starts
+	// as uid 0 of its user namespace and then keeps AgentUID.
+	ModeMapped Mode = "mapped"
+	// ModeSingle has all namespaces and one uid, shared by agent and user code.
+	ModeSingle Mode = "single"
+	// ModeRestricted has no namespaces.
+	ModeRestricted Mode = "restricted"
+	// ModePlain contains nothing.
+	ModePlain Mode = "plain"
+)
+
+// The accounts of a sandbox. Code refers to the name "user", never to its uid.
+const (
+	UserUID  = 1000
+	AgentUID = 65533
+)
+
+// Descriptors of an agent at its start.
+const (
+	ConfigFD = 3 // a Config as JSON
+	ConnFD   = 4 // the connection, or the listening socket, to serve on
+	FirstFD  = 5 // the first of those that Config names
+)
+
+// Config is what an agent is told at its start. Descriptor numbers of 0 mean
+// that there is none.
+type Config struct {
+	Mode     Mode   `json:"mode"`
+	Sandbox  string `json:"sandbox"`
+	Hostname string `json:"hostname,omitempty"`
+	// Listen: ConnFD is a listening socket, and the sandbox outlives its
+	// creator; otherwise the agent ends with its one connection.
+	Listen bool `json:"listen,omitempty"`
+	// DeadlineNS arms the agent's own deadline, in nanoseconds from now.
+	DeadlineNS int64 `json:"deadline_ns,omitempty"`
+
+	Root    Root    `json:"root"`
+	Mounts  []Bind  `json:"mounts,omitempty"`
+	Scratch Scratch `json:"scratch"`
+
+	// JoinFDs are cgroup files that each command joins; GroupFD is a v2
+	// directory in which the agent makes a group for each.
+	JoinFDs []int `json:"join_fds,omitempty"`
+	GroupFD int   `json:"group_fd,omitempty"`
+	// HoldFDs stay open and are not used: locks that live as long as the agent.
+	HoldFDs []int `json:"hold_fds,omitempty"`
+
+	Rlimits []Rlimit `json:"rlimits,omitempty"`
+	// MemoryWatch is the bytes above which the agent kills, where no cgroup
+	// limits memory.
+	MemoryWatch int64 `json:"memory_watch,omitempty"`
+
+	Env   map[string]string `json:"env,omitempty"`
+	Token string            `json:"token,omitempty"`
+	// NoSeccomp and NoLandlock record that the host was measured not to have
+	// them; the agent fails when it was told nothing and cannot apply them.
+	NoSeccomp  bool `json:"no_seccomp,omitempty"`
+	NoLandlock bool `json:"no_landlock,omitempty"`
+}
+
+// Root says what a sandbox's root is made of.
+type Root struct {
+	// Dir is a root file system; "" makes one of the host's system directories.
+	Dir string `json:"dir,omitempty"`
+	// Home is user's home directory inside.
+	Home string `json:"home"`
+}
+
+// Bind shows a host path inside, read-only. Dev and Ino are what the launcher
+// saw there; anything else is refused.
+type Bind struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Dev    uint64 `json:"dev"`
+	Ino    uint64 `json:"ino"`
+	Dir    bool   `json:"dir"`
+}
+
+// Scratch is the one place that can be written.
+type Scratch struct {
+	Bytes  int64 `json:"bytes,omitempty"`
+	Inodes int64 `json:"inodes,omitempty"`
+	// Dir is a host directory used as scratch, without a cap, by modes that
+	// cannot mount.
+	Dir string `json:"dir,omitempty"`
+}
+
+// Rlimit is a resource limit of every command.
+type Rlimit struct {
+	Resource int    `json:"resource"`
+	Value    uint64 `json:"value"`
+}

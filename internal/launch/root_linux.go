@@ -1,0 +1,275 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// newRoot is where the new root is put together; nothing of the host's own
+// needs to be reached below it any more by then.
+const newRoot = "/tmp"
+
+// systemDirs are the host's directories that a root made of the host shows.
+var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"} //nolint:gochecknoglobals // a constant table
+
+// etcEntries are what programs need of the host's /etc and what tells nothing
+// about the host. Directories are bound, small files copied.
+var etcEntries = []string{ //nolint:gochecknoglobals // a constant table
+	"alternatives", "bash.bashrc", "ca-certificates", "crypto-policies", "debian_version", "default/locale", "fonts", "gai.conf",
+	"inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic", "magic.mime", "mailcap",
+	"mime.types", "networks", "nodejs", "openssl", "os-release", "pki/tls/certs", "pki/ca-trust", "profile", "profile.d", "protocols", "python3",
+	"python3.11", "python3.12", "python3.13", "rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+}
+
+// maxCopy bounds what is copied rather than bound.
+const maxCopy = 256 << 10
+
+// buildRoot puts the sandbox's root together and moves into it.
+func buildRoot(cfg *Config) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	// Sources are taken before the new root hides what lies under it.
+	trees, links, err := rootTrees(cfg.Root.Dir)
+	if err != nil {
+		return err
+	}
+	binds, err := bindTrees(cfg.Mounts)
+	if err != nil {
+		return err
+	}
+	etc, err := etcFrom(cfg)
+	if err != nil {
+		return err
+	}
+	devs, err := deviceTrees()
+	if err != nil {
+		return err
+	}
+	// Before anything of the host's procfs is covered: the kernel allows a
+	// new one only to who sees the old one in full.
+	if err := mountTmpfs(newRoot, unix.MS_NOSUID|unix.MS_NODEV, "size=4m,nr_inodes=4096,mode=755"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"proc", "dev", "etc", "home", "tmp", "run", "var/tmp", "var/lib", "var/cache", "root", "mnt", "opt", ".scratch"} {
+		if err := os.MkdirAll(filepath.Join(newRoot, dir), 0o755); err != nil { //nolint:gosec // a public root
+			return err
+		}
+	}
+	for _, t := range trees {
+		if err := t.attach(newRoot); err != nil {
+			return err
+		}
+	}
+	for name, to := range links {
+		if err := os.Symlink(to, filepath.Join(newRoot, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	if err := etc.write(newRoot); err != nil {
+		return err
+	}
+	if err := mountProc(newRoot); err != nil {
+		return err
+	}
+	if err := mountScratch(cfg); err != nil {
+		return err
+	}
+	if err := mountDev(devs); err != nil {
+		return err
+	}
+	for _, t := range binds {
+		if err := t.attach(newRoot); err != nil {
+			return err
+		}
+	}
+	return enterRoot()
+}
+
+// enterRoot makes newRoot the root, drops the old one and makes it read-only.
+func enterRoot() error {
+	if err := os.Chdir(newRoot); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach the old root: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr); err != nil {
+		return fmt.Errorf("make the root read-only: %w", err)
+	}
+	return nil
+}
+
+// rootTrees copies the mounts that make the root: the host's system
+// directories, or every top-level entry of dir that is not made here.
+func rootTrees(dir string) (trees []tree, links map[string]string, err error) {
+	links = map[string]string{}
+	names := systemDirs
+	if dir != "" {
+		names = nil
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, nil, fmt.Errorf("root file system: %w", err)
+		}
+		for _, e := range entries {
+			switch e.Name() {
+			case "proc", "sys", "dev", "tmp", "run", "home", "mnt", "etc", "var", "root", "lost+found", ".scratch":
+			default:
+				names = append(names, e.Name())
+			}
+		}
+	}
+	for _, name := range names {
+		path := filepath.Join("/", dir, name)
+		st, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, nil, err
+		case st.Mode()&os.ModeSymlink != 0:
+			if links[name], err = os.Readlink(path); err != nil {
+				return nil, nil, err
+			}
+		case st.IsDir():
+			t, err := openTree(path, name)
+			if err != nil {
+				return nil, nil, err
+			}
+			trees = append(trees, t)
+		}
+	}
+	if dir == "" {
+		return trees, links, nil
+	}
+	// A root file system's own variable data, such as package databases, is
+	// shown; what must be writable is mounted over it.
+	for _, sub := range []string{"var/lib", "var/cache"} {
+		if st, err := os.Lstat(filepath.Join(dir, sub)); err == nil && st.IsDir() {
+			t, err := openTree(filepath.Join(dir, sub), sub)
+			if err != nil {
+				return nil, nil, err
+			}
+			trees = append(trees, t)
+		}
+	}
+	return trees, links, nil
+}
+
+// bindTrees copies the mounts a caller named, if they still are what the
+// launcher checked.
+func bindTrees(binds []Bind) ([]tree, error) {
+	var out []tree
+	for _, b := range binds {
+		t, err := openTree(b.Source, b.Target)
+		if err != nil {
+			return nil, fmt.Errorf("mount at %s: %w", b.Target, errno(err))
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(t.fd, &st); err != nil || st.Dev != b.Dev || st.Ino != b.Ino {
+			return nil, fmt.Errorf("mount at %s: the source changed while the sandbox was made", b.Target)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// errno strips paths of the host from an error.
+func errno(err error) error {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return err
+}
+
+// mountScratch mounts the one place that can be written and shows parts of it
+// where programs expect to write.
+func mountScratch(cfg *Config) error {
+	base := filepath.Join(newRoot, ".scratch")
+	opts := "mode=755"
+	if cfg.Scratch.Bytes > 0 {
+		opts += fmt.Sprintf(",size=%d", cfg.Scratch.Bytes)
+	}
+	if cfg.Scratch.Inodes > 0 {
+		opts += fmt.Sprintf(",nr_inodes=%d", cfg.Scratch.Inodes)
+	}
+	if err := mountTmpfs(base, unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return err
+	}
+	uid, gid := -1, -1
+	if cfg.Mode == ModeMapped {
+		uid, gid = UserUID, UserUID
+	}
+	for _, s := range []struct {
+		name, target string
+		mode         os.FileMode
+		own          bool
+	}{
+		{"tmp", "tmp", 0o777 | os.ModeSticky, false},
+		{"vartmp", "var/tmp", 0o777 | os.ModeSticky, false},
+		{"shm", "dev/shm", 0o777 | os.ModeSticky, false},
+		{"home", strings.TrimPrefix(cfg.Root.Home, "/"), 0o755, true},
+	} {
+		dir := filepath.Join(base, s.name)
+		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // its mode is set below
+			return err
+		}
+		if err := os.Chmod(dir, s.mode); err != nil {
+			return err
+		}
+		if s.own && uid >= 0 {
+			if err := os.Chown(dir, uid, gid); err != nil {
+				return err
+			}
+		}
+		t, err := openTreeAttr(dir, s.target, 0, false)
+		if err != nil {
+			return err
+		}
+		if s.name == "shm" {
+			// /dev is mounted later; what is made here now stays below it.
+			if err := mountpoint(newRoot, s.target, true); err != nil {
+				return err
+			}
+		}
+		if err := t.attach(newRoot); err != nil {
+			return err
+		}
+	}
+	// The binds keep the file system; its own name goes.
+	if err := unix.Unmount(base, unix.MNT_DETACH); err != nil {
+		return err
+	}
+	return os.Remove(base)
+}
+
+// copySmall reads a file that is worth copying rather than mounting.
+func copySmall(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read side
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxCopy {
+		return nil, unix.EFBIG
+	}
+	return io.ReadAll(io.LimitReader(f, maxCopy))
+}

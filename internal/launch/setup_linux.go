@@ -1,0 +1,266 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/launch/landlock"
+	"github.com/glovebox-dev/glovebox/internal/launch/seccomp"
+	"github.com/glovebox-dev/glovebox/internal/launch/spawn"
+)
+
+// Sandbox is what Setup made of this process.
+type Sandbox struct {
+	Reaper  *spawn.Reaper
+	Confine *spawn.Confinement
+	// LandlockABI is the version of the domain that commands are in; 0 for none.
+	LandlockABI int
+	Seccomp     bool
+}
+
+// Setup turns the calling process, a static Go program that has done nothing
+// else yet, into the sandbox cfg describes: it moves into the sandbox's root,
+// readies the one thread that forks commands and gives up every privilege that
+// starting them does not need. On error the process must end.
+func Setup(cfg *Config) (*Sandbox, error) {
+	// Security: before any user code exists, hide what /proc shows of us.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("dumpable: %w", err)
+	}
+	if cfg.Mode == ModeMapped || cfg.Mode == ModeSingle {
+		if err := buildRoot(cfg); err != nil {
+			return nil, fmt.Errorf("root: %w", err)
+		}
+		if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
+			return nil, fmt.Errorf("host name: %w", err)
+		}
+		if err := loopbackUp(); err != nil {
+			return nil, fmt.Errorf("loopback: %w", err)
+		}
+	}
+	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs}}
+	for _, l := range cfg.Rlimits {
+		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
+	}
+	if cfg.Mode == ModePlain {
+		r, err := spawn.Enter(true, nil)
+		sb.Reaper = r
+		return sb, errors.Join(err, becomeReaper())
+	}
+	rules, err := cfg.domain()
+	if err != nil {
+		return nil, err
+	}
+	if rules != nil {
+		sb.LandlockABI = landlock.ABI()
+	}
+	if cfg.Mode == ModeRestricted {
+		// Security: without namespaces the file rules are all there is, and
+		// hold for the agent as well; user code's own domain comes on top.
+		if err := rules.EnterProcess(); err != nil {
+			return nil, err
+		}
+		if err := becomeReaper(); err != nil {
+			return nil, err
+		}
+	}
+	sb.Reaper, err = spawn.Enter(true, func() error { return confineThread(cfg, rules) })
+	if err != nil {
+		return nil, err
+	}
+	rules.Close()
+	if err := dropPrivileges(cfg); err != nil {
+		return nil, fmt.Errorf("privileges: %w", err)
+	}
+	if !cfg.NoSeccomp {
+		if err := installFilter(cfg, sb); err != nil {
+			return nil, err
+		}
+	}
+	return sb, nil
+}
+
+// domain is the Landlock domain of user code; nil where the host has none.
+func (cfg *Config) domain() (*landlock.Ruleset, error) {
+	if cfg.NoLandlock {
+		return nil, nil //nolint:nilnil // a nil Ruleset does nothing
+	}
+	d := landlock.Domain{Scope: true}
+	if cfg.Mode == ModeRestricted {
+		d.Rules, d.NoTCP = restrictedRules(cfg), true
+	} else {
+		d.Rules = []landlock.Rule{
+			{Path: "/", Access: landlock.Read},
+			{Path: "/proc", Access: landlock.Modify},
+			{Path: "/dev", Access: landlock.Device},
+			{Path: "/dev/shm", Access: landlock.All},
+			{Path: "/tmp", Access: landlock.All},
+			{Path: "/var/tmp", Access: landlock.All},
+			{Path: cfg.Root.Home, Access: landlock.All},
+		}
+	}
+	rules, err := landlock.New(d)
+	if err == nil && rules == nil {
+		return nil, errors.New("landlock: the kernel has none, though the launcher found one")
+	}
+	return rules, err
+}
+
+// restrictedRules are the file rules of a sandbox that shares the host's root.
+func restrictedRules(cfg *Config) []landlock.Rule {
+	rules := []landlock.Rule{{Path: cfg.Scratch.Dir, Access: landlock.All}}
+	for _, p := range systemDirs {
+		rules = append(rules, landlock.Rule{Path: "/" + p, Access: landlock.Read, Optional: true})
+	}
+	for _, p := range etcEntries {
+		rules = append(rules, landlock.Rule{Path: "/etc/" + p, Access: landlock.Read, Optional: true})
+	}
+	for _, p := range []string{"passwd", "group", "nsswitch.conf", "host.conf"} {
+		rules = append(rules, landlock.Rule{Path: "/etc/" + p, Access: landlock.Read, Optional: true})
+	}
+	for _, p := range append([]string{"ptmx", "pts"}, devices...) {
+		rules = append(rules, landlock.Rule{Path: "/dev/" + p, Access: landlock.Device, Optional: true})
+	}
+	for _, b := range cfg.Mounts {
+		rules = append(rules, landlock.Rule{Path: b.Source, Access: landlock.Read})
+	}
+	return rules
+}
+
+// confineThread is what the forking thread does to itself, for its children.
+func confineThread(cfg *Config, rules *landlock.Ruleset) error {
+	// A new session keyring, so that no key of the host's is possessed.
+	if _, err := unix.KeyctlJoinSessionKeyring(""); err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("session keyring: %w", err)
+	}
+	if cfg.Mode != ModeRestricted {
+		for c := uintptr(0); c <= 63; c++ {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+				if errors.Is(err, unix.EINVAL) {
+					break // past the last capability this kernel knows
+				}
+				return fmt.Errorf("bounding set: %w", err)
+			}
+		}
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+			return fmt.Errorf("ambient capabilities: %w", err)
+		}
+	}
+	// In restricted mode the process's domain has the same rules; this one
+	// makes agent and user code differ, which is what scopes signals.
+	return rules.EnterThread()
+}
+
+// Capabilities that the agent keeps where uids are mapped: to start commands
+// as others, and to signal them.
+const agentCaps = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
+
+// Securebits: uid 0 gives no capability at exec, changes of uid take none away
+// by themselves, and none of it can be changed.
+const securebits = 1<<0 | 1<<1 | // NOROOT, locked
+	1<<2 | 1<<3 | // NO_SETUID_FIXUP, locked
+	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE, locked
+
+// dropPrivileges gives up, on every thread, all that serving does not need.
+func dropPrivileges(cfg *Config) error {
+	keep := uint32(0)
+	switch cfg.Mode {
+	case ModeMapped:
+		keep = agentCaps
+		if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, securebits, 0, 0, 0, 0); e != 0 {
+			return fmt.Errorf("securebits: %w", e)
+		}
+		if err := syscall.Setgroups(nil); err != nil {
+			return fmt.Errorf("groups: %w", err)
+		}
+		if err := syscall.Setresgid(AgentUID, AgentUID, AgentUID); err != nil {
+			return fmt.Errorf("gid: %w", err)
+		}
+		if err := syscall.Setresuid(AgentUID, AgentUID, AgentUID); err != nil {
+			return fmt.Errorf("uid: %w", err)
+		}
+	case ModeSingle:
+	case ModeRestricted, ModePlain:
+		return nil
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{Effective: keep, Permitted: keep}}
+	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); e != 0 { //nolint:gosec // a system call's argument
+		return fmt.Errorf("capabilities: %w", e)
+	}
+	runtime.KeepAlive(&data)
+	// The change of uid switched both back.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("dumpable: %w", err)
+	}
+	if !cfg.Listen {
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+			return fmt.Errorf("death signal: %w", err)
+		}
+	}
+	return nil
+}
+
+// installFilter puts the system call filter on the agent, for its commands to
+// inherit.
+func installFilter(cfg *Config, sb *Sandbox) error {
+	p := seccomp.Policy{
+		NoIPC:       cfg.Mode == ModeRestricted,
+		GuardInit:   cfg.Mode == ModeSingle || cfg.Mode == ModeRestricted,
+		LeaveClone3: cfg.GroupFD != 0,
+	}
+	prog, err := seccomp.Filter(p)
+	if err != nil {
+		return err
+	}
+	if p.LeaveClone3 {
+		if sb.Confine.Filter, err = seccomp.Clone3Guard(); err != nil {
+			return err
+		}
+	}
+	if err := seccomp.Install(prog); err != nil {
+		return err
+	}
+	sb.Seccomp = true
+	return nil
+}
+
+// becomeReaper makes orphaned descendants ours, where we are no pid
+// namespace's first process.
+func becomeReaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("subreaper: %w", err)
+	}
+	return nil
+}
+
+// loopbackUp brings up the one interface of a network namespace.
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing to do about it
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// ReadConfig reads what the launcher passed, from ConfigFD.
+func ReadConfig() (*os.File, error) {
+	unix.CloseOnExec(ConfigFD)
+	f := os.NewFile(ConfigFD, "config")
+	if f == nil {
+		return nil, errors.New("launch: no configuration was passed")
+	}
+	return f, nil
+}

@@ -1,0 +1,119 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// What of /proc tells about the host or is a way into its kernel. The lists
+// are those that container runtimes cover, and more of the same.
+var ( //nolint:gochecknoglobals // constant tables
+	procMasked = []string{
+		"acpi", "asound", "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
+		"kpagecount", "kpageflags", "latency_stats", "mtrr", "sched_debug", "schedstat", "scsi", "slabinfo", "softirqs", "sysrq-trigger",
+		"timer_list", "timer_stats", "vmallocinfo", "zoneinfo", "driver", "fs",
+	}
+	procReadOnly = []string{"bus", "irq", "sys"}
+)
+
+// mountProc mounts the pid namespace's own procfs and covers parts of it.
+func mountProc(root string) error {
+	at := filepath.Join(root, "proc")
+	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	if err := unix.Mount("proc", at, "proc", flags, ""); err != nil {
+		// A host that covers parts of its own procfs gives no full one away.
+		if serr := unix.Mount("proc", at, "proc", flags, "subset=pid"); serr != nil {
+			return fmt.Errorf("mount proc: %w", err)
+		}
+		return nil
+	}
+	empty := filepath.Join(root, ".empty")
+	if err := os.Mkdir(empty, 0o555); err != nil {
+		return err
+	}
+	for _, name := range procMasked {
+		path := filepath.Join(at, name)
+		st, err := os.Lstat(path)
+		if err != nil {
+			continue
+		}
+		source := "/dev/null"
+		if st.IsDir() {
+			source = empty
+		}
+		t, err := openTreeAttr(source, filepath.Join("proc", name), unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, false)
+		if err != nil {
+			return err
+		}
+		if err := moveTo(t, path); err != nil {
+			return fmt.Errorf("cover proc/%s: %w", name, err)
+		}
+	}
+	for _, name := range procReadOnly {
+		path := filepath.Join(at, name)
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		t, err := openTreeAttr(path, "", unix.MOUNT_ATTR_RDONLY, true)
+		if err != nil {
+			return err
+		}
+		if err := moveTo(t, path); err != nil {
+			return fmt.Errorf("proc/%s read-only: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// moveTo attaches t at an absolute path that exists.
+func moveTo(t tree, path string) error {
+	defer unix.Close(t.fd) //nolint:errcheck // the mount lives on
+	return unix.MoveMount(t.fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// devices are the host's nodes that a sandbox shows.
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty"} //nolint:gochecknoglobals // a constant table
+
+func deviceTrees() ([]tree, error) {
+	var out []tree
+	for _, name := range devices {
+		t, err := openTreeAttr(filepath.Join("/dev", name), filepath.Join("dev", name), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, false)
+		if err != nil {
+			if errors.Is(err, os.ErrNotExist) && name == "tty" {
+				continue
+			}
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// mountDev fills /dev: a few of the host's nodes, terminals of the sandbox's
+// own, and the usual links.
+func mountDev(nodes []tree) error {
+	for _, t := range nodes {
+		if err := t.attach(newRoot); err != nil {
+			return err
+		}
+	}
+	pts := filepath.Join(newRoot, "dev/pts")
+	if err := os.Mkdir(pts, 0o755); err != nil { //nolint:gosec // public
+		return err
+	}
+	if err := unix.Mount("devpts", pts, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max=64"); err != nil {
+		return fmt.Errorf("mount devpts: %w", err)
+	}
+	for name, to := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	} {
+		if err := os.Symlink(to, filepath.Join(newRoot, "dev", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
