@@ -62,6 +62,10 @@ func KeyErrors(err error) []*KeyError {
 	if err == nil {
 		return nil
 	}
+	var ke *KeyError
+	if !errors.As(err, &ke) {
+		return []*KeyError{{Err: err}}
+	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // takes the join apart itself
 		var out []*KeyError
 		for _, e := range joined.Unwrap() {
@@ -69,11 +73,7 @@ func KeyErrors(err error) []*KeyError {
 		}
 		return out
 	}
-	var ke *KeyError
-	if errors.As(err, &ke) {
-		return []*KeyError{ke}
-	}
-	return []*KeyError{{Err: err}}
+	return []*KeyError{ke}
 }
 
 type decoder struct{ errs []error }

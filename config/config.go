@@ -1,0 +1,129 @@
+// Package config reads, checks and shows the configuration, and makes the
+// executors that it describes.
+//
+// A value comes from the last of these that gives it: built-in defaults, the
+// user's file, the project's file when the operator trusts it, the environment
+// (GLOVEBOX_A__B for a.b), flags. Nothing is ignored: an unknown key is an
+// error that names its file and suggests the known key it resembles.
+package config
+
+import (
+	"time"
+
+	"github.com/glovebox-dev/glovebox/backend"
+)
+
+// Version is the only configuration version so far.
+const Version = 1
+
+// Auto is the executor's choice of all configured backends, strongest first.
+const Auto = "auto"
+
+// DefaultExecutor is the executor that commands use.
+const DefaultExecutor = "default"
+
+// Config is the whole configuration. Load gives a valid one.
+type Config struct {
+	Version   int                 `json:"version" doc:"The version of this format: 1."`
+	Backends  map[string]Backend  `json:"backends" doc:"Backends by name. A backend is a driver with its settings."`
+	Executors map[string]Executor `json:"executors" doc:"Executors by name. An executor chooses among backends. Commands use the one named default."`
+	Templates map[string]Template `json:"templates" doc:"Root file systems by name."`
+	Limits    Limits              `json:"limits" doc:"Limits of every sandbox and command that does not set its own."`
+	Warnings  Warnings            `json:"warnings" doc:"The share of a limit above which a result carries a warning."`
+}
+
+// Backend is a named instance of a driver.
+type Backend struct {
+	Driver string         `json:"driver" doc:"The driver's name."`
+	With   map[string]any `json:"with" doc:"The driver's own settings."`
+}
+
+// Executor is a policy for choosing a backend.
+type Executor struct {
+	Use          Use                `json:"use" doc:"auto (all backends, strongest first), a backend's name, or a list in order of preference."`
+	MinIsolation *backend.Isolation `json:"min_isolation" doc:"The least isolation accepted. Weaker backends are never used."`
+	Required     bool               `json:"required" doc:"Never fall back: only the first backend that reaches the isolation is tried."`
+	Strict       bool               `json:"strict" doc:"Refuse what would only be best effort."`
+}
+
+// DefaultMinIsolation is the least isolation where nothing is configured:
+// running without any containment must be asked for by name.
+const DefaultMinIsolation = backend.IsolationRestricted
+
+// Minimum is the executor's least isolation.
+func (e Executor) Minimum() backend.Isolation {
+	if e.MinIsolation == nil {
+		return DefaultMinIsolation
+	}
+	return *e.MinIsolation
+}
+
+// Template is a root file system that sandboxes can be made from.
+type Template struct {
+	Rootfs   string   `json:"rootfs" doc:"An absolute path of a directory that holds the root file system."`
+	Limits   Limits   `json:"limits" doc:"Limits that replace the general ones."`
+	Backends []string `json:"backends" doc:"The backends it may run on; all when empty."`
+}
+
+// Limits are limits as they are configured. A zero field is not set.
+type Limits struct {
+	Memory        Size         `json:"memory" doc:"Memory of everything in the sandbox; there is no swap."`
+	CPUs          Cores        `json:"cpus" doc:"CPU cores."`
+	Pids          Count        `json:"pids" doc:"Processes and threads."`
+	Disk          Size         `json:"disk" doc:"Bytes that can be written."`
+	Inodes        Count        `json:"inodes" doc:"Files and directories that can be made."`
+	OpenFiles     Count        `json:"open_files" doc:"Open files of each process."`
+	FileSize      Size         `json:"file_size" doc:"Bytes of one file."`
+	CPUTime       Duration     `json:"cpu_time" doc:"CPU time of a command."`
+	Output        Size         `json:"output" doc:"Bytes of each output stream of a command."`
+	OnOutputLimit OutputAction `json:"on_output_limit" doc:"What happens at the output limit."`
+	Timeout       Duration     `json:"timeout" doc:"Wall time of a command."`
+	MaxTimeout    Duration     `json:"max_timeout" doc:"The longest wall time that may be asked for."`
+	Lifetime      Duration     `json:"lifetime" doc:"Life of a sandbox."`
+}
+
+// Backend is l in the contract's terms, without the fields that are not the
+// sandbox's.
+func (l Limits) Backend() backend.Limits {
+	return backend.Limits{
+		Memory: int64(l.Memory), CPUs: float64(l.CPUs), Pids: int64(l.Pids), Disk: int64(l.Disk),
+		Inodes: int64(l.Inodes), OpenFiles: int64(l.OpenFiles), FileSize: int64(l.FileSize),
+		CPUTime: time.Duration(l.CPUTime), Output: int64(l.Output), KillOnOutput: l.OnOutputLimit == OutputKill,
+	}
+}
+
+// Over is l with what is not set taken from base.
+func (l Limits) Over(base Limits) Limits {
+	or := func(a, b Size) Size {
+		if a == 0 {
+			return b
+		}
+		return a
+	}
+	count := func(a, b Count) Count { return Count(or(Size(a), Size(b))) }
+	dur := func(a, b Duration) Duration { return Duration(or(Size(a), Size(b))) }
+	l.Memory, l.Disk, l.FileSize, l.Output = or(l.Memory, base.Memory), or(l.Disk, base.Disk), or(l.FileSize, base.FileSize), or(l.Output, base.Output)
+	l.Pids, l.Inodes, l.OpenFiles = count(l.Pids, base.Pids), count(l.Inodes, base.Inodes), count(l.OpenFiles, base.OpenFiles)
+	l.CPUTime, l.Timeout = dur(l.CPUTime, base.CPUTime), dur(l.Timeout, base.Timeout)
+	l.MaxTimeout, l.Lifetime = dur(l.MaxTimeout, base.MaxTimeout), dur(l.Lifetime, base.Lifetime)
+	if l.CPUs == 0 {
+		l.CPUs = base.CPUs
+	}
+	if l.OnOutputLimit == "" {
+		l.OnOutputLimit = base.OnOutputLimit
+	}
+	return l
+}
+
+// LimitsFor is the limits of sandboxes made from template; "" is none.
+func (c Config) LimitsFor(template string) Limits {
+	return c.Templates[template].Limits.Over(c.Limits)
+}
+
+// MaxTimeoutOr is the configured cap on a command's wall time, or the default.
+func (l Limits) MaxTimeoutOr() time.Duration {
+	if l.MaxTimeout == 0 {
+		return backend.MaxTimeout
+	}
+	return time.Duration(l.MaxTimeout)
+}

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/registry"
+	"github.com/glovebox-dev/glovebox/internal/strict"
+	"github.com/glovebox-dev/glovebox/policy/router"
+)
+
+// Executors are the executors that a configuration describes. It is safe for
+// concurrent use. Whoever made it calls Close.
+type Executors struct {
+	cfg Config
+	reg *registry.Registry
+	log *slog.Logger
+
+	mu       sync.Mutex
+	closed   bool
+	backends map[string]backend.Executor
+	routers  map[string]*router.Router
+}
+
+// Open readies the executors of cfg, a valid configuration. Backends are
+// opened when an executor that uses them is first asked for. log may be nil.
+func Open(cfg Config, reg *registry.Registry, log *slog.Logger) *Executors {
+	return &Executors{
+		cfg: cfg, reg: reg, log: log,
+		backends: map[string]backend.Executor{}, routers: map[string]*router.Router{},
+	}
+}
+
+// Executor is the executor of that name. It belongs to e and is closed with
+// it. ctx bounds the opening.
+func (e *Executors) Executor(ctx context.Context, name string) (*router.Router, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, &backend.Error{Op: "executor", Kind: backend.ErrClosed}
+	}
+	if r, ok := e.routers[name]; ok {
+		return r, nil
+	}
+	cfg, ok := e.cfg.Executors[name]
+	if !ok {
+		return nil, &backend.Error{Op: "executor", Kind: backend.ErrNotFound,
+			Err: strict.Unknown("executor", name, slices.Collect(maps.Keys(e.cfg.Executors)))}
+	}
+	candidates, err := e.candidates(ctx, cfg.Use)
+	if err != nil {
+		return nil, err
+	}
+	opts := router.Options{
+		MinIsolation: cfg.Minimum(), Required: cfg.Required, Strict: cfg.Strict, Templates: map[string][]string{},
+	}
+	for t, tc := range e.cfg.Templates {
+		if len(tc.Backends) > 0 {
+			opts.Templates[t] = tc.Backends
+		}
+	}
+	r, err := router.New(candidates, opts)
+	if err != nil {
+		return nil, err
+	}
+	e.routers[name] = r
+	return r, nil
+}
+
+func (e *Executors) candidates(ctx context.Context, use Use) ([]router.Candidate, error) {
+	names := []string(use)
+	if use.IsAuto() {
+		names = slices.Sorted(maps.Keys(e.cfg.Backends))
+	}
+	var out []router.Candidate
+	for _, name := range names {
+		ex, err := e.open(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("backend %s: %w", name, err)
+		}
+		out = append(out, router.Candidate{Name: name, Executor: ex})
+	}
+	if use.IsAuto() {
+		slices.SortStableFunc(out, func(a, b router.Candidate) int {
+			return cmp.Compare(b.Executor.Capabilities().Isolation, a.Executor.Capabilities().Isolation)
+		})
+	}
+	return out, nil
+}
+
+func (e *Executors) open(ctx context.Context, name string) (backend.Executor, error) {
+	if ex, ok := e.backends[name]; ok {
+		return ex, nil
+	}
+	b := e.cfg.Backends[name]
+	ex, err := e.reg.Open(ctx, b.Driver, e.cfg.env(name, e.log), b.With)
+	if err != nil {
+		return nil, err
+	}
+	e.backends[name] = ex
+	return ex, nil
+}
+
+func (c Config) env(name string, log *slog.Logger) registry.Env {
+	env := registry.Env{Name: name, Logger: log, Templates: map[string]string{}}
+	for t, tc := range c.Templates {
+		if len(tc.Backends) == 0 || slices.Contains(tc.Backends, name) {
+			env.Templates[t] = tc.Rootfs
+		}
+	}
+	return env
+}
+
+// Probe measures what the backend of that name could give on this host.
+func (e *Executors) Probe(ctx context.Context, name string) (registry.Report, error) {
+	b, ok := e.cfg.Backends[name]
+	if !ok {
+		return registry.Report{}, &backend.Error{Op: "probe", Kind: backend.ErrNotFound,
+			Err: strict.Unknown("backend", name, slices.Collect(maps.Keys(e.cfg.Backends)))}
+	}
+	return e.reg.Probe(ctx, b.Driver, e.cfg.env(name, e.log), b.With)
+}
+
+// Close closes the backends that were opened. It is idempotent.
+func (e *Executors) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(e.backends)) {
+		errs = append(errs, e.backends[name].Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,230 @@
+package config_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/config"
+)
+
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]config.Size{
+		"512MiB": 512 << 20, "1GiB": 1 << 30, "512m": 512 << 20, "1g": 1 << 30, "1.5g": 3 << 29, "100": 100, "10b": 10,
+		"64 KiB": 64 << 10, "2TB": 2 << 40, "1024p": 1 << 60, "0.25k": 256, "0.5p": 1 << 49,
+	} {
+		if got, err := config.ParseSize(in); err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %d, %v, want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{
+		"", "0", "0m", "-1", "-1m", "1x", "m", "1.m", ".5m", "1.5", "1.1234567g", "1e3", "0x10", "1025p", "1024.1p", "18446744073709551616",
+		"99999999999999999999999999g", "9223372036854775807m", "1 1m", "١m", "NaN", "1gg", "1,5g", "+1m",
+	} {
+		if got, err := config.ParseSize(in); err == nil {
+			t.Errorf("ParseSize(%q) = %d, want an error", in, got)
+		}
+	}
+}
+
+// FuzzParseSize: no text gives a size out of bounds, and what a size prints is
+// read back as the same.
+func FuzzParseSize(f *testing.F) {
+	for _, s := range []string{"512MiB", "1.999999p", "0.000001k", "1024p", "-1", "9999999999999999999"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := config.ParseSize(s)
+		if err != nil {
+			return
+		}
+		if n <= 0 || int64(n) > backend.MaxBytes {
+			t.Fatalf("ParseSize(%q) = %d", s, n)
+		}
+		if again, err := config.ParseSize(n.String()); err != nil || again != n {
+			t.Fatalf("%q printed %q, read back as %d, %v", s, n, again, err)
+		}
+	})
+}
+
+func TestParse_refusesWhatIsNoLimit(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"", "0", "-1", "1.5", "99999999999999999999", "ten"} {
+		if got, err := config.ParseCount(in); err == nil {
+			t.Errorf("ParseCount(%q) = %d", in, got)
+		}
+	}
+	for _, in := range []string{"", "0", "-1", "NaN", "Inf", "1e9", "x", "0.001"} {
+		if got, err := config.ParseCores(in); err == nil {
+			t.Errorf("ParseCores(%q) = %v", in, got)
+		}
+	}
+	for _, in := range []string{"", "0", "0s", "-1s", "30", "1y", "99999999999h"} {
+		if got, err := config.ParseDuration(in); err == nil {
+			t.Errorf("ParseDuration(%q) = %v", in, got)
+		}
+	}
+}
+
+func TestLimits_Over(t *testing.T) {
+	t.Parallel()
+	full := config.Limits{
+		Memory: 1, CPUs: 2, Pids: 3, Disk: 4, Inodes: 5, OpenFiles: 6, FileSize: 7, CPUTime: 8, Output: 9,
+		OnOutputLimit: config.OutputKill, Timeout: 10, MaxTimeout: 11, Lifetime: 12,
+	}
+	if d := cmp.Diff(full, config.Limits{}.Over(full)); d != "" {
+		t.Errorf("a field is not taken over: %s", d)
+	}
+	if d := cmp.Diff(full, full.Over(config.Limits{
+		Memory: 99, CPUs: 99, Pids: 99, Disk: 99, Inodes: 99, OpenFiles: 99, FileSize: 99, CPUTime: 99, Output: 99,
+		OnOutputLimit: config.OutputTruncate, Timeout: 99, MaxTimeout: 99, Lifetime: 99,
+	})); d != "" {
+		t.Errorf("a field that is set is replaced: %s", d)
+	}
+}
+
+func TestWarnings_Check(t *testing.T) {
+	t.Parallel()
+	w := config.Warnings{Memory: 0.8, Pids: 0.5, Timeout: 0.9}
+	limits := backend.Limits{Memory: 100 << 20, Pids: 10}
+	exit := backend.Exit{Usage: backend.Usage{PeakMemory: 90 << 20, PeakProcesses: 4, Wall: 950 * time.Millisecond, Disk: 1 << 40}}
+	want := []string{"memory reached 90% of its limit of 100MiB", "wall time reached 95% of its limit of 1s"}
+	if d := cmp.Diff(want, w.Check(limits, time.Second, exit)); d != "" {
+		t.Error(d)
+	}
+	exit.Warnings = []string{"memory above 80 %"}
+	if got := w.Check(limits, time.Second, exit); len(got) != 1 {
+		t.Errorf("said twice: %q", got)
+	}
+	if got := (config.Warnings{}).Check(limits, time.Second, exit); got != nil {
+		t.Errorf("warnings that are off: %q", got)
+	}
+}
+
+func TestSecret(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(file, []byte("from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	getenv := func(name string) string { return map[string]string{"TOKEN": "from-env"}[name] }
+	for _, tc := range []struct {
+		ref, want, shown string
+		literal          bool
+	}{
+		{"env:TOKEN", "from-env", "env:TOKEN", false},
+		{"file:" + file, "from-file", "file:" + file, false},
+		{"hunter2", "hunter2", "<redacted>", true},
+	} {
+		var s config.Secret
+		if err := s.UnmarshalText([]byte(tc.ref)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Reveal(getenv); err != nil || got != tc.want {
+			t.Errorf("Reveal of %q = %q, %v", tc.ref, got, err)
+		}
+		j, err := json.Marshal(struct{ S config.Secret }{s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, shown := range []string{fmt.Sprint(s), fmt.Sprintf("%#v", s), fmt.Sprintf("%+v", s), string(j), s.LogValue().String()} {
+			if strings.Contains(shown, "hunter2") {
+				t.Errorf("shown as %q", shown)
+			}
+		}
+		if s.String() != tc.shown || s.Literal() != tc.literal {
+			t.Errorf("String %q, Literal %v", s, s.Literal())
+		}
+	}
+	var missing config.Secret
+	_ = missing.UnmarshalText([]byte("env:NONE"))
+	if _, err := missing.Reveal(getenv); err == nil {
+		t.Error("a missing variable is no error")
+	}
+}
+
+func TestSchema_matchesTheStructs(t *testing.T) {
+	t.Parallel()
+	data, err := json.Marshal(config.Schema(drivers(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		Properties map[string]struct {
+			Properties           map[string]map[string]any
+			AdditionalProperties json.RawMessage
+		}
+		AdditionalProperties bool
+	}
+	s.AdditionalProperties = true
+	if err := json.Unmarshal(data, &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.AdditionalProperties {
+		t.Error("unknown keys are allowed")
+	}
+	var top []string
+	for k := range s.Properties {
+		top = append(top, k)
+	}
+	slices.Sort(top)
+	if d := cmp.Diff([]string{"backend", "backends", "executors", "limits", "templates", "version", "warnings"}, top); d != "" {
+		t.Error(d)
+	}
+	limits := s.Properties["limits"].Properties
+	if len(limits) != 13 || limits["memory"]["type"] != "string" || limits["pids"]["minimum"] != 1.0 || limits["memory"]["description"] == nil {
+		t.Errorf("limits %v", limits)
+	}
+	for _, want := range []string{`"privilege"`, `"min_isolation"`, `"container"`, `"const":"subprocess"`, `"rootfs"`} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("no %s in the schema", want)
+		}
+	}
+}
+
+func TestShow_keysAreInTheSchema(t *testing.T) {
+	t.Parallel()
+	s := config.Schema(drivers(t))
+	limits := s["properties"].(map[string]any)["limits"].(map[string]any)["properties"].(map[string]any)
+	for _, e := range newPlace(t).mustLoad().Show() {
+		if name, ok := strings.CutPrefix(e.Key, "limits."); ok && limits[name] == nil {
+			t.Errorf("%s is shown and not in the schema", e.Key)
+		}
+	}
+}
+
+func TestExecutors(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.user("backends: {box: {driver: subprocess, with: {state_dir: " + p.state + "}}}\nbackend: box\nexecutors: {other: {use: [box]}}\n")
+	l := p.mustLoad()
+	ex := config.Open(l.Config, drivers(t), nil)
+	a, err := ex.Executor(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := ex.Executor(t.Context(), "default"); err != nil || a != b {
+		t.Errorf("a second executor %v, %v", b, err)
+	}
+	if _, err := ex.Executor(t.Context(), "othre"); err == nil || !strings.Contains(err.Error(), `did you mean "other"`) {
+		t.Errorf("error %v", err)
+	}
+	if err := ex.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := ex.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := ex.Executor(t.Context(), "other"); backend.KindOf(err) != backend.ErrClosed {
+		t.Errorf("error %v after Close", err)
+	}
+}
