@@ -1,0 +1,9 @@
+package state
+
+import "context"
+
+// Exec runs SQL, for tests of what another program may have done.
+func (j *Journal) Exec(ctx context.Context, query string) error {
+	_, err := j.db.ExecContext(ctx, query)
+	return err
+}

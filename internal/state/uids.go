@@ -1,0 +1,112 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/glovebox-dev/glovebox/backend"
+)
+
+const (
+	// UIDLeaseDir is where the leases of a host lie, whatever the store.
+	UIDLeaseDir = "/run/glovebox/uids"
+	// UIDLeaseSize is how many uids, and gids, one lease has.
+	UIDLeaseSize = 1 << 16
+	// UIDLeases is how many ranges there are.
+	UIDLeases = 8192
+
+	firstUID = 0x20000000
+)
+
+// UIDLease is a range of host uids, and the same gids, that no other sandbox
+// of this host has while the lease's lock is held.
+type UIDLease struct {
+	slot int
+	path string
+	lock *os.File
+	once sync.Once
+}
+
+// LeaseUIDs leases a range in dir, UIDLeaseDir when empty. All ranges being in
+// use is ErrCapacity. Whoever got it calls Release.
+func LeaseUIDs(dir string) (*UIDLease, error) {
+	if dir == "" {
+		dir = UIDLeaseDir
+		if err := secureDir(filepath.Dir(dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := secureDir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	start := rand.IntN(UIDLeases) //nolint:gosec // where the search starts is no secret
+	for i := range UIDLeases {
+		l, err := lease(dir, (start+i)%UIDLeases)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			return l, nil
+		}
+	}
+	return nil, &backend.Error{
+		Op: "state", Kind: backend.ErrCapacity, Err: fmt.Errorf("all %d uid ranges in %s are in use", UIDLeases, dir),
+		Fix: "destroy some sandboxes",
+	}
+}
+
+// lease takes a slot, nil when it is taken.
+func lease(dir string, slot int) (*UIDLease, error) {
+	path := filepath.Join(dir, strconv.Itoa(slot))
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|noFollow, 0o600)
+	if err != nil {
+		return nil, diskError("lease uids", path, err)
+	}
+	ok, err := tryLock(f)
+	if err == nil && ok && stillThere(f, path) {
+		return &UIDLease{slot: slot, path: path, lock: f}, nil
+	}
+	f.Close() //nolint:errcheck // read side
+	if err != nil {
+		return nil, diskError("lease uids", path, err)
+	}
+	return nil, nil //nolint:nilnil // taken
+}
+
+// Base is the first uid and gid of the range.
+func (l *UIDLease) Base() uint32 {
+	return firstUID + uint32(l.slot)*UIDLeaseSize //nolint:gosec // the last one is below 2^30
+}
+
+// Slot is the range's number, below UIDLeases.
+func (l *UIDLease) Slot() int { return l.slot }
+
+// File carries the lock. A process that inherits it holds the lease until it
+// ends, though the lease be closed here. The UIDLease keeps owning it.
+func (l *UIDLease) File() *os.File { return l.lock }
+
+// Release ends the lease, no process having the range's uids any more. It may
+// be called repeatedly.
+func (l *UIDLease) Release() (err error) {
+	l.once.Do(func() {
+		err = os.Remove(l.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		l.lock.Close() //nolint:errcheck // read side
+	})
+	return err
+}
+
+// Close gives up this process's hold and leaves the lease to those that
+// inherited File. It may be called repeatedly; Release then does nothing.
+func (l *UIDLease) Close() (err error) {
+	l.once.Do(func() { err = l.lock.Close() })
+	return err
+}
