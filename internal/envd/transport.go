@@ -1,0 +1,151 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+)
+
+const (
+	// streamWindow is what the peer may send on one stream ahead of its
+	// reader. The connection's own window (1 GiB, net/http's default) is
+	// no smaller than those of the 2048 streams the agent admits, so commands
+	// whose output nobody reads never starve the others.
+	streamWindow = 512 << 10
+	// frameSize is the largest frame the peer may send: fewer and larger
+	// frames than the protocol's default of 16 KiB.
+	frameSize = 256 << 10
+	// maxResponseHeader bounds the header block of one answer.
+	maxResponseHeader = 256 << 10
+)
+
+// Transport is an [http.RoundTripper] that speaks HTTP/2 with prior knowledge
+// over one connection at a time. It is safe for concurrent use. Requests above
+// the server's limit of concurrent streams wait for one that ends.
+type Transport struct {
+	http http.Transport
+	// dialing is held by the one request that makes the connection.
+	dialing chan struct{}
+
+	mu     sync.Mutex
+	conn   *http.ClientConn
+	old    []*http.ClientConn // still carry streams, take no new ones
+	closed bool
+}
+
+// NewTransport returns a Transport over connections from dial, which is called
+// for the first request and again when the connection is found broken, by one
+// request at a time and with its context. A request is never sent twice. The
+// caller closes the transport; it closes the connections.
+func NewTransport(dial func(ctx context.Context) (net.Conn, error)) *Transport {
+	t := &Transport{dialing: make(chan struct{}, 1)}
+	t.http = http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dial(ctx)
+		},
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxResponseHeader,
+		Protocols:              new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			StrictMaxConcurrentRequests: true,
+			MaxReceiveBufferPerStream:   streamWindow,
+			MaxReadFrameSize:            frameSize,
+		},
+	}
+	t.http.Protocols.SetUnencryptedHTTP2(true)
+	return t
+}
+
+// dialError says that no connection was made, so nothing was sent.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return "dial: " + e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+var errTransportClosed = errors.New("the connection to the sandbox is closed")
+
+// RoundTrip implements [http.RoundTripper].
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	cc, err := t.current(req.Context())
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	return cc.RoundTrip(req)
+}
+
+// current returns a connection that takes requests, a new one if need be.
+func (t *Transport) current(ctx context.Context) (*http.ClientConn, error) {
+	if cc, err := t.usable(); cc != nil || err != nil {
+		return cc, err
+	}
+	select {
+	case t.dialing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-t.dialing }()
+	if cc, err := t.usable(); cc != nil || err != nil {
+		return cc, err
+	}
+	cc, err := t.http.NewClientConn(ctx, "http", "sandbox:80")
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &dialError{err}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		_ = cc.Close()
+		return nil, &dialError{errTransportClosed}
+	}
+	t.conn = cc
+	return cc, nil
+}
+
+// usable returns the connection if it takes requests, nil if there is none.
+func (t *Transport) usable() (*http.ClientConn, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, &dialError{errTransportClosed}
+	}
+	if t.conn == nil || t.conn.Err() == nil {
+		return t.conn, nil
+	}
+	// A connection that was told to go away still carries its streams.
+	keep := t.old[:0]
+	for _, cc := range append(t.old, t.conn) {
+		if cc.InFlight() > 0 {
+			keep = append(keep, cc)
+			continue
+		}
+		_ = cc.Close()
+	}
+	t.old, t.conn = keep, nil
+	return nil, nil
+}
+
+// Close breaks the connection and all streams on it. Later requests fail
+// without being sent. It is idempotent.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, cc := range t.old {
+		_ = cc.Close()
+	}
+	if t.conn != nil {
+		_ = t.conn.Close()
+	}
+	t.old, t.conn = nil, nil
+	return nil
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
