@@ -174,7 +174,7 @@ func (s Spec) asked() []struct {
 		{ControlOutput, "limits.output", l.Output != 0 || l.KillOnOutput},
 		{ControlLifetime, "lifetime", s.Lifetime != 0},
 		{ControlMountsRO, "mounts", len(s.Mounts) > 0},
-		{ControlNetworkOff, "network.mode", s.Network.Mode == "" || s.Network.Mode == NetworkNone},
+		{ControlNetworkOff, "network.mode", s.Network.Mode == NetworkNone},
 		{ControlNetworkList, "network.mode", s.Network.Mode == NetworkAllowlist},
 	}
 }
@@ -183,9 +183,8 @@ func (s Spec) asked() []struct {
 // filled in and what to warn of. A field that the caller set and the backend
 // cannot enforce is refused unless Spec.Advisory names its control; best
 // effort is a warning, and refused under Spec.Strict. A default that cannot be
-// enforced refuses nothing, but for two: no network counts as set, and Strict
-// demands the controls without which code is not contained. name is the
-// backend's, for the errors.
+// enforced refuses nothing, but Strict demands the controls without which code
+// is not contained. name is the backend's, for the errors.
 func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 	if err := spec.Validate(); err != nil {
 		return spec, nil, err
@@ -198,6 +197,7 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 			fmt.Sprintf("isolation %s is asked for, %s is what this backend gives here", spec.MinIsolation, c.Isolation),
 			"choose a stronger backend, or run `glovebox doctor` for what this host can do")
 	}
+	asked := spec.asked()
 	if spec.Network.Mode == "" {
 		spec.Network.Mode = NetworkNone
 	}
@@ -209,7 +209,7 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 		return spec, nil, err
 	}
 	var warnings []string
-	for _, a := range spec.asked() {
+	for _, a := range asked {
 		if !a.set {
 			continue
 		}
@@ -230,7 +230,11 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 		}
 	}
 	if spec.Strict {
-		for _, control := range strictControls() {
+		demanded := strictControls()
+		if spec.Network.Mode == NetworkNone {
+			demanded = append(demanded, ControlNetworkOff)
+		}
+		for _, control := range demanded {
 			if cl := c.Claim(control); cl.Enforcement != Enforced && !slices.Contains(spec.Advisory, control) {
 				return spec, nil, refuse("strict", fmt.Sprintf("%s is %s here (%s)", control, cl.Enforcement, note(cl)),
 					"name "+string(control)+" in advisory, drop strict, or choose another backend")

@@ -73,9 +73,15 @@ func (e Exit) Success() bool { return e.Reason == ReasonExited && e.Code == 0 }
 func (e Exit) ShellCode() int {
 	switch e.Reason {
 	case ReasonExited:
-		return statusByte(e.Code)
+		if e.Code < 0 || e.Code > 255 {
+			return 125
+		}
+		return e.Code
 	case ReasonSignaled:
-		return statusByte(128 + int(e.Signal))
+		if e.Signal < 1 || e.Signal > 64 {
+			return 125
+		}
+		return 128 + int(e.Signal)
 	case ReasonTimeout:
 		return 124
 	case ReasonCPULimit, ReasonMemoryLimit, ReasonOutputLimit:
@@ -85,14 +91,6 @@ func (e Exit) ShellCode() int {
 	default:
 		return 125
 	}
-}
-
-// statusByte is code where a process can end with it.
-func statusByte(code int) int {
-	if code < 0 || code > 255 {
-		return 125
-	}
-	return code
 }
 
 // Usage is what a command, or a whole sandbox, has used. A zero field was not

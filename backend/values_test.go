@@ -1,0 +1,103 @@
+package backend_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestIsolation_orderAndText(t *testing.T) {
+	t.Parallel()
+	names := []string{"none", "restricted", "process", "container", "kernel", "vm"}
+	if !slices.IsSorted(backend.Isolations()) {
+		t.Error("the levels are not in order")
+	}
+	for i, level := range backend.Isolations() {
+		if level.String() != names[i] {
+			t.Errorf("%d is %s, want %s", i, level, names[i])
+		}
+		got, err := backend.ParseIsolation(names[i])
+		if err != nil || got != level {
+			t.Errorf("ParseIsolation(%q) = %v, %v", names[i], got, err)
+		}
+		data, err := json.Marshal(map[backend.Isolation]backend.Isolation{level: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back map[backend.Isolation]backend.Isolation
+		if err := json.Unmarshal(data, &back); err != nil || back[level] != level {
+			t.Errorf("%s came back as %v: %v", data, back, err)
+		}
+	}
+	for _, text := range []string{"", "VM", "isolation(9)", "vm "} {
+		var level backend.Isolation
+		err := level.UnmarshalText([]byte(text))
+		if backend.KindOf(err) != backend.ErrInvalid || level != backend.IsolationNone || !strings.Contains(err.Error(), "kernel, vm") {
+			t.Errorf("%q: %v %v", text, level, err)
+		}
+	}
+	if got := backend.Isolation(9).String(); got != "isolation(9)" {
+		t.Errorf("an unknown level is %q", got)
+	}
+}
+
+func TestExit_shellCode(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		exit    backend.Exit
+		text    string
+		code    int
+		success bool
+	}{
+		{backend.Exit{Reason: backend.ReasonExited}, "exited(0)", 0, true},
+		{backend.Exit{Reason: backend.ReasonExited, Code: 255}, "exited(255)", 255, false},
+		{backend.Exit{Reason: backend.ReasonExited, Code: 256}, "exited(256)", 125, false},
+		{backend.Exit{Reason: backend.ReasonExited, Code: -1}, "exited(-1)", 125, false},
+		{backend.Exit{Reason: backend.ReasonSignaled, Signal: 9, Code: 137}, "signaled(9)", 137, false},
+		{backend.Exit{Reason: backend.ReasonSignaled, Signal: 64}, "signaled(64)", 192, false},
+		{backend.Exit{Reason: backend.ReasonSignaled, Signal: 128}, "signaled(128)", 125, false},
+		{backend.Exit{Reason: backend.ReasonSignaled, Signal: -128}, "signaled(-128)", 125, false},
+		{backend.Exit{Reason: backend.ReasonTimeout}, "timeout", 124, false},
+		{backend.Exit{Reason: backend.ReasonCPULimit}, "cpu_limit", 137, false},
+		{backend.Exit{Reason: backend.ReasonMemoryLimit}, "memory_limit", 137, false},
+		{backend.Exit{Reason: backend.ReasonOutputLimit}, "output_limit", 137, false},
+		{backend.Exit{Reason: backend.ReasonCanceled}, "canceled", 125, false},
+		{backend.Exit{Reason: backend.ReasonExpired}, "sandbox_expired", 125, false},
+		{backend.Exit{Reason: "newer"}, "newer", 125, false},
+		{backend.Exit{}, "", 125, false},
+	}
+	for _, tt := range tests {
+		if tt.exit.String() != tt.text || tt.exit.ShellCode() != tt.code || tt.exit.Success() != tt.success {
+			t.Errorf("%+v: %q %d %v", tt.exit, tt.exit, tt.exit.ShellCode(), tt.exit.Success())
+		}
+	}
+}
+
+func TestLimits_withDefaults(t *testing.T) {
+	t.Parallel()
+	want := backend.Limits{
+		Memory: 512 << 20, CPUs: 1, Pids: 256, Disk: 256 << 20, Inodes: 65536, OpenFiles: 1024, FileSize: 256 << 20,
+	}
+	if diff := cmp.Diff(want, backend.Limits{}.WithDefaults()); diff != "" {
+		t.Error(diff)
+	}
+	if err := want.Validate(); err != nil {
+		t.Errorf("the defaults are invalid: %v", err)
+	}
+	if diff := cmp.Diff(want, want.WithDefaults()); diff != "" {
+		t.Error(diff)
+	}
+	if got := (backend.Limits{Memory: 64 << 30}).WithDefaults().Disk; got != 1<<30 {
+		t.Errorf("the default disk of much memory is %d", got)
+	}
+	if err := (backend.Limits{Memory: backend.MinMemory}).WithDefaults().Validate(); err != nil {
+		t.Errorf("the least memory with defaults: %v", err)
+	}
+	if got := (backend.Limits{KillOnOutput: true}).WithDefaults().Output; got != backend.DefaultOutput {
+		t.Errorf("kills at %d bytes of output", got)
+	}
+}
