@@ -136,8 +136,8 @@ func restrictedRules(cfg *Config) []landlock.Rule {
 // confineThread is what the forking thread does to itself, for its children.
 func confineThread(cfg *Config, rules *landlock.Ruleset) error {
 	// A new session keyring, so that no key of the host's is possessed.
-	if _, err := unix.KeyctlJoinSessionKeyring(""); err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("session keyring: %w", err)
+	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
+		return fmt.Errorf("session keyring: %w", e)
 	}
 	if cfg.Mode != ModeRestricted {
 		for c := uintptr(0); c <= 63; c++ {

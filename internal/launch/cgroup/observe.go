@@ -25,6 +25,7 @@ type Stats struct {
 	Memory     int64 // bytes now
 	CPU        time.Duration
 	Tasks      int64
+	TasksPeak  int64 // 0 where the kernel does not count it
 }
 
 // Stats reads what there is; what the host does not count is 0.
@@ -55,7 +56,8 @@ func (g *Group) Stats() Stats {
 			}
 			s.PidsDenied = max(s.PidsDenied, keyed(name, "max"))
 		}
-		s.Tasks = number(filepath.Join(g.pair("pids")[1].dir, "pids.current"))
+		user := g.pair("pids")[1].dir
+		s.Tasks, s.TasksPeak = number(filepath.Join(user, "pids.current")), number(filepath.Join(user, "pids.peak"))
 	}
 	if g.host.V2 != "" {
 		s.CPU = time.Duration(keyed(filepath.Join(g.host.V2, g.name, "user", "cpu.stat"), "usage_usec")) * time.Microsecond

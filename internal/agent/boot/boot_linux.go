@@ -1,0 +1,185 @@
+// Package boot is the agent's program: it turns the process into the sandbox
+// it was told to be and serves until its owner leaves or its deadline passes.
+package boot
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/agent"
+	"github.com/glovebox-dev/glovebox/internal/agent/files"
+	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
+)
+
+// Argv0 is the name by which a process knows that it is an agent.
+const Argv0 = "glovebox-agent:sandbox"
+
+// Wanted tells whether this process was started as an agent.
+func Wanted() bool { return len(os.Args) > 0 && os.Args[0] == Argv0 }
+
+// Main runs the agent and returns its exit status. It is the first thing a
+// program does.
+func Main() int {
+	if err := run(); err != nil {
+		// Descriptor 2 goes to the launcher alone.
+		fmt.Fprintf(os.Stderr, "agent: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	// An agent holds little and lives in a small reserve: collect often.
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(48 << 20)
+	cfg, err := readConfig()
+	if err != nil {
+		return err
+	}
+	sb, err := launch.Setup(cfg)
+	if err != nil {
+		return err
+	}
+	ignoreSignals()
+	conn := os.NewFile(launch.ConnFD, "connection")
+	srv, fs, err := newServer(cfg, sb)
+	if err != nil {
+		return err
+	}
+	if cfg.MemoryWatch > 0 {
+		go watchMemory(cfg.MemoryWatch, srv)
+	}
+	if cfg.DeadlineNS > 0 {
+		if err := srv.SetDeadline(time.Duration(cfg.DeadlineNS)); err != nil {
+			return err
+		}
+	}
+	err = serve(cfg, srv, conn)
+	// What still runs is killed here where no pid namespace does it.
+	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
+		killDescendants()
+	}
+	_, _ = fs, srv
+	return err
+}
+
+// ignoreSignals keeps the agent alive whatever it is sent that can be caught:
+// it ends with its connection, its deadline or SIGKILL.
+func ignoreSignals() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1,
+		syscall.SIGUSR2, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGXFSZ, syscall.SIGXCPU, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+}
+
+func readConfig() (*launch.Config, error) {
+	f, err := launch.ReadConfig()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read side
+	var cfg launch.Config
+	if err := json.NewDecoder(f).Decode(&cfg); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	for _, fd := range append(append([]int{launch.ConnFD, cfg.GroupFD}, cfg.JoinFDs...), cfg.HoldFDs...) {
+		if fd > 0 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return &cfg, nil
+}
+
+// serve answers until the owner's connection, or the sandbox's time, ends.
+func serve(cfg *launch.Config, srv *agent.Server, conn *os.File) error {
+	if cfg.Listen {
+		l, err := net.FileListener(conn)
+		if err != nil {
+			return fmt.Errorf("listener: %w", err)
+		}
+		conn.Close() //nolint:errcheck // duplicated
+		return srv.Serve(l)
+	}
+	c, err := net.FileConn(conn)
+	if err != nil {
+		return fmt.Errorf("connection: %w", err)
+	}
+	conn.Close()                                  //nolint:errcheck // duplicated
+	return srv.ServeConn(context.Background(), c) //nolint:forbidigo // the program's own
+}
+
+func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Service, error) {
+	opts := agent.Options{
+		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb),
+		OnDeadline: func() {
+			if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
+				killDescendants()
+			}
+			os.Exit(0)
+		},
+	}
+	own := cfg.Mode != launch.ModeMapped
+	if own {
+		opts.OnlyUser = &agent.Account{Name: "user", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: cfg.Root.Home} //nolint:gosec // ids
+	}
+	if cfg.GroupFD != 0 {
+		opts.Groups = newGroups(cfg.GroupFD)
+	}
+	srv, err := agent.New(opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	fs := files.New(files.Options{
+		Lookup: func(name string) (files.Account, error) {
+			a, err := srv.Account(name)
+			return files.Account{Name: a.Name, UID: a.UID, GID: a.GID, Groups: a.Groups, Home: a.Home}, err
+		},
+		OwnUID: own, OwnerName: srv.UserName, GroupName: srv.GroupName, Workdir: srv.DefaultDir,
+	})
+	mux := http.NewServeMux()
+	fs.Mount(mux)
+	srv.Mount("/filesystem.Filesystem/", mux, false)
+	srv.Mount("/files/compose", mux, false)
+	srv.Mount("/files", signed(srv, mux), true)
+	return srv, fs, nil
+}
+
+// signed lets a request for /files pass with the access token or a signature.
+func signed(srv *agent.Server, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := srv.AuthorizeFiles(r, files.VerifySignature); err != nil {
+			agent.WriteError(w, http.StatusUnauthorized, err.Error())
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// hello is what the agent measured of its own confinement.
+func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
+	var u unix.Utsname
+	unix.Uname(&u)                                                   //nolint:errcheck // cannot fail on a valid buffer
+	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) //nolint:errcheck // 0 is "no"
+	h := &gloveboxv1.HelloResponse{
+		AgentPid: int32(os.Getpid()), AgentUid: uint32(os.Geteuid()), //nolint:gosec // ids
+		LandlockAbi: int32(sb.LandlockABI), Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1, //nolint:gosec // a small number
+		OwnPidNamespace: os.Getpid() == 1, CommandCgroups: cfg.GroupFD != 0,
+		Kernel: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
+	}
+	if cfg.Mode != launch.ModeMapped {
+		h.OnlyUids = []uint32{uint32(os.Geteuid())} //nolint:gosec // an id
+	}
+	return h
+}
+
+var _ = asuser.Cred{}

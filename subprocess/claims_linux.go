@@ -1,0 +1,186 @@
+package subprocess
+
+import (
+	"fmt"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+)
+
+const driverName = "subprocess"
+
+// capabilities is what h lets the backend claim. Every line here is attacked by
+// the tests.
+func (h host) capabilities() backend.Capabilities {
+	caps := backend.Capabilities{
+		Driver: driverName, Networks: []backend.NetworkMode{backend.NetworkNone},
+		Features: []backend.Feature{
+			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses,
+			backend.FeatureTerminal, backend.FeatureInput, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,
+		},
+	}
+	switch {
+	case h.mode == launch.ModePlain:
+		caps.Isolation, caps.Claims = backend.IsolationNone, h.plain()
+		caps.Networks = append(caps.Networks, backend.NetworkFull)
+		return caps
+	case !h.seccomp:
+		// Without a system call filter neither level is what its name says.
+		caps.Isolation, caps.Claims = backend.IsolationNone, map[backend.Control]backend.Claim{}
+		return caps
+	case h.mode == launch.ModeRestricted:
+		if h.landlock == 0 {
+			caps.Isolation, caps.Claims = backend.IsolationNone, map[backend.Control]backend.Claim{}
+			return caps
+		}
+		caps.Isolation, caps.Claims = backend.IsolationRestricted, h.restricted()
+		caps.Features = append(caps.Features, backend.FeatureMounts)
+		return caps
+	}
+	caps.Isolation, caps.Claims = backend.IsolationProcess, h.namespaced()
+	caps.Features = append(caps.Features, backend.FeatureFind, backend.FeatureDial, backend.FeaturePrivateRoot,
+		backend.FeatureMounts, backend.FeatureTemplates)
+	if h.mode == launch.ModeMapped {
+		caps.Features = append(caps.Features, backend.FeatureUsers)
+	}
+	if h.groups.CanFreeze() {
+		caps.Features = append(caps.Features, backend.FeaturePause)
+	}
+	return caps
+}
+
+func enforced(mechanism string) backend.Claim {
+	return backend.Claim{Enforcement: backend.Enforced, Mechanism: mechanism}
+}
+
+func bestEffort(mechanism, note string) backend.Claim {
+	return backend.Claim{Enforcement: backend.BestEffort, Mechanism: mechanism, Note: note}
+}
+
+func missing(note string) backend.Claim {
+	return backend.Claim{Enforcement: backend.Unsupported, Note: note}
+}
+
+// common are the claims every contained mode makes.
+func (h host) common() map[backend.Control]backend.Claim {
+	return map[backend.Control]backend.Claim{
+		backend.ControlWallTime:   enforced("agent's timer, and the host's behind it"),
+		backend.ControlOutput:     enforced("agent"),
+		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:   enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:       enforced("RLIMIT_CORE"),
+		backend.ControlPrivileges: enforced("no_new_privs, empty bounding set"),
+		backend.ControlSyscalls:   enforced("seccomp"),
+		backend.ControlLifetime:   enforced("agent's deadline, and the sweep behind it"),
+		backend.ControlSync:       bestEffort("", "sync storms reach the host's other disks"),
+	}
+}
+
+// namespaced are the claims of mapped and single mode.
+func (h host) namespaced() map[backend.Control]backend.Claim {
+	c := h.common()
+	for control, claim := range map[backend.Control]backend.Claim{
+		backend.ControlDisk:       enforced("tmpfs size"),
+		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
+		backend.ControlNetworkOff: enforced("network namespace"),
+		backend.ControlReadOnly:   enforced("mount namespace, read-only binds"),
+		backend.ControlHostFiles:  enforced("mount namespace, pivot_root"),
+		backend.ControlHostProcs:  enforced("pid namespace"),
+		backend.ControlHostIPC:    enforced("ipc and network namespaces, own keyring"),
+		backend.ControlKillAll:    enforced("pid namespace"),
+		backend.ControlBound:      enforced("parent-death signal and the connection's end, on the first process of the pid namespace"),
+		backend.ControlMountsRO:   enforced("read-only binds"),
+		backend.ControlSwap:       enforced("memory limit counts swap"),
+		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; run as root, or give cgroup_parent, for a hard limit"),
+		backend.ControlCPU:        missing("no cgroup with a cpu controller; run as root or give cgroup_parent"),
+		backend.ControlPids:       enforced("RLIMIT_NPROC in an own user namespace"),
+		backend.ControlCPUTime:    bestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOwnUID:     missing("sandboxes share this user's uid; run as root for one each"),
+		backend.ControlAgent:      enforced("own uid"),
+	} {
+		c[control] = claim
+	}
+	if h.landlock > 0 {
+		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", h.landlock))
+	} else {
+		c[backend.ControlFileRules] = missing("this kernel has no Landlock")
+	}
+	if h.mode == launch.ModeMapped {
+		c[backend.ControlOwnUID] = enforced("host uid range of its own")
+	} else {
+		c[backend.ControlSwap] = missing("no memory cgroup")
+		c[backend.ControlAgent] = enforced("seccomp, not dumpable, Landlock signal scope")
+		if h.landlock < 6 {
+			c[backend.ControlAgent] = bestEffort("seccomp, not dumpable", "a kernel with Landlock ABI 6 would scope signals too")
+		}
+	}
+	h.addGroups(c)
+	return c
+}
+
+// addGroups puts in what cgroups enforce.
+func (h host) addGroups(c map[backend.Control]backend.Claim) {
+	for control, controller := range map[backend.Control]string{
+		backend.ControlMemory: "memory", backend.ControlPids: "pids", backend.ControlCPU: "cpu",
+	} {
+		if v, ok := h.groups.Has(controller); ok {
+			c[control] = enforced(fmt.Sprintf("cgroup v%d %s", v, controller))
+		}
+	}
+	if v, ok := h.groups.Has("memory"); ok {
+		c[backend.ControlSwap] = enforced(fmt.Sprintf("cgroup v%d memory", v))
+	}
+	if h.mode == launch.ModeMapped && h.groups.V2 != "" {
+		c[backend.ControlKillTree] = enforced("cgroup.kill of the command's own group")
+		c[backend.ControlCPUTime] = enforced("cpu.stat of the command's own group")
+	}
+}
+
+// restricted are the claims without namespaces.
+func (h host) restricted() map[backend.Control]backend.Claim {
+	c := h.common()
+	c[backend.ControlPrivileges] = enforced("no_new_privs; no capability to begin with")
+	for control, claim := range map[backend.Control]backend.Claim{
+		backend.ControlFileRules:  enforced(fmt.Sprintf("Landlock ABI %d", h.landlock)),
+		backend.ControlReadOnly:   enforced("Landlock"),
+		backend.ControlHostFiles:  bestEffort("Landlock", "names and sizes of host files can be seen, contents cannot"),
+		backend.ControlHostProcs:  bestEffort("Landlock signal scope", "no pid namespace; needs Landlock ABI 6"),
+		backend.ControlHostIPC:    enforced("seccomp refuses sockets, System V IPC, message queues and keyrings"),
+		backend.ControlNetworkOff: enforced("seccomp refuses sockets"),
+		backend.ControlKillAll:    bestEffort("subreaper", "what the agent started is stopped, killed and reaped; a killed agent leaves it"),
+		backend.ControlBound:      bestEffort("agent", "daemons survive when agent and creator are both killed at once"),
+		backend.ControlMountsRO:   enforced("Landlock"),
+		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed"),
+		backend.ControlSwap:       missing("no memory cgroup"),
+		backend.ControlCPU:        missing("no cgroup"),
+		backend.ControlPids:       bestEffort("RLIMIT_NPROC", "counts all processes of this uid on the host"),
+		backend.ControlDisk:       bestEffort("RLIMIT_FSIZE", "bounds each file, not their sum"),
+		backend.ControlInodes:     missing("nothing bounds the number of files"),
+		backend.ControlCPUTime:    bestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOwnUID:     missing("user code runs as this user"),
+		backend.ControlAgent:      enforced("seccomp, not dumpable, Landlock signal scope"),
+	} {
+		c[control] = claim
+	}
+	if h.landlock < 6 {
+		c[backend.ControlAgent] = missing("needs Landlock ABI 6")
+		c[backend.ControlHostProcs] = missing("needs Landlock ABI 6")
+	}
+	return c
+}
+
+// plain are the claims of a mode that contains nothing.
+func (h host) plain() map[backend.Control]backend.Claim {
+	return map[backend.Control]backend.Claim{
+		backend.ControlWallTime:   enforced("agent's timer"),
+		backend.ControlOutput:     enforced("agent"),
+		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:   enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:       enforced("RLIMIT_CORE"),
+		backend.ControlLifetime:   enforced("agent's deadline"),
+		backend.ControlKillAll:    bestEffort("subreaper", "nothing is contained"),
+		backend.ControlNetworkOff: missing("the host's network is shared"),
+	}
+}

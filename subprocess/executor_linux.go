@@ -1,0 +1,244 @@
+package subprocess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/state"
+)
+
+// Executor makes sandboxes as child processes. It is safe for concurrent use.
+type Executor struct {
+	cfg   Config
+	host  host
+	caps  backend.Capabilities
+	store *state.Store
+	serr  error // why there is no store
+
+	launcher *launcher
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	binary *os.File // the agent, opened at the first Create
+	boxes  map[string]*Sandbox
+	making sync.WaitGroup // Creates under way
+	closed bool
+}
+
+// Open readies the backend. It succeeds on valid configuration whatever the
+// host offers; Probe says what that is. The caller closes the Executor.
+func Open(ctx context.Context, cfg Config) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	h, err := look(cfg)
+	if err != nil {
+		return nil, &backend.Error{Op: "open", Kind: backend.ErrUnavailable, Backend: driverName, Err: err}
+	}
+	ex := &Executor{cfg: cfg, host: h, caps: h.capabilities(), launcher: newLauncher(), boxes: map[string]*Sandbox{}}
+	dir, err := state.Dir(cfg.StateDir)
+	if err == nil {
+		ex.store, err = state.Open(dir)
+	}
+	// An unwritable journal refuses Create, never Open or Destroy.
+	ex.serr = err
+	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ex.stop = stop
+	if ex.store != nil {
+		ex.wg.Go(func() { ex.sweepLoop(sctx) })
+	}
+	return ex, nil
+}
+
+// Capabilities implements backend.Executor.
+func (ex *Executor) Capabilities() backend.Capabilities { return ex.caps }
+
+// Close implements backend.Executor.
+func (ex *Executor) Close() error {
+	ex.mu.Lock()
+	if ex.closed {
+		ex.mu.Unlock()
+		return nil
+	}
+	ex.closed = true
+	ex.mu.Unlock()
+	ex.making.Wait()
+	ex.stop()
+	ex.mu.Lock()
+	boxes := make([]*Sandbox, 0, len(ex.boxes))
+	for _, sb := range ex.boxes {
+		boxes = append(boxes, sb)
+	}
+	ex.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, len(boxes))
+	for i, sb := range boxes {
+		wg.Go(func() {
+			if sb.keep {
+				sb.forget()
+				return
+			}
+			errs[i] = sb.Destroy(ctx)
+		})
+	}
+	wg.Wait()
+	ex.wg.Wait()
+	ex.launcher.close()
+	if ex.binary != nil {
+		ex.binary.Close() //nolint:errcheck // read side
+	}
+	if ex.store != nil {
+		errs = append(errs, ex.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Create implements backend.Executor.
+func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, error) {
+	began := time.Now()
+	ex.mu.Lock()
+	if ex.closed {
+		ex.mu.Unlock()
+		return nil, &backend.Error{Op: "create", Kind: backend.ErrClosed, Backend: driverName}
+	}
+	ex.making.Add(1)
+	ex.mu.Unlock()
+	defer ex.making.Done()
+
+	full, warnings, err := ex.caps.Admit(driverName, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := ex.admit(spec, full); err != nil {
+		return nil, err
+	}
+	if ex.serr != nil {
+		return nil, &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Backend: driverName, Field: "state_dir", Err: ex.serr}
+	}
+	binary, err := ex.agent()
+	if err != nil {
+		return nil, err
+	}
+	m := &maker{ex: ex, asked: spec, spec: full, warnings: warnings, binary: binary, began: began}
+	sb, err := m.make(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ex.mu.Lock()
+	ex.boxes[sb.id] = sb
+	ex.mu.Unlock()
+	return sb, nil
+}
+
+// admit refuses what Admit cannot know about.
+func (ex *Executor) admit(asked, spec backend.Spec) error {
+	refuse := func(kind backend.Kind, field, why, fix string) error {
+		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: errors.New(why), Fix: fix}
+	}
+	if ex.host.mode != launch.ModePlain && ex.caps.Isolation == backend.IsolationNone {
+		why := "this host has no seccomp"
+		if ex.host.seccomp {
+			why = "this host has neither user namespaces (" + ex.host.why + ") nor Landlock"
+		}
+		return refuse(backend.ErrUnavailable, "", why, "choose another backend, or accept no isolation with privilege: none")
+	}
+	total := memoryNow(context.Background())
+	if total > 0 && asked.Limits.Memory > total {
+		return refuse(backend.ErrCapacity, "limits.memory",
+			fmt.Sprintf("%d bytes are asked for, this host has %d", asked.Limits.Memory, total), "ask for less")
+	}
+	// Written pages count as memory: within the scratch a full disk must be
+	// ENOSPC and not the memory limit.
+	if l := spec.Limits; l.Disk > l.Memory/2 && ex.host.mode != launch.ModeRestricted && ex.host.mode != launch.ModePlain {
+		return refuse(backend.ErrUnsupported, "limits.disk",
+			fmt.Sprintf("the scratch is in memory and can have at most half of it, %d bytes", l.Memory/2),
+			"raise limits.memory to twice the disk, or choose another backend")
+	}
+	if t := spec.Template; t != "" && ex.cfg.Templates[t] == "" {
+		return refuse(backend.ErrNotFound, "template", fmt.Sprintf("there is no template %q", t), "name it in templates")
+	}
+	return nil
+}
+
+// agent opens the agent's binary, once. It is run by descriptor: the path may
+// not be reachable for a sandbox's uids.
+func (ex *Executor) agent() (*os.File, error) {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	if ex.binary != nil {
+		return ex.binary, nil
+	}
+	path, err := findAgent(ex.cfg.Agent)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, &backend.Error{Op: "agent", Kind: backend.ErrUnavailable, Backend: driverName, Field: "agent", Err: err}
+	}
+	defer f.Close() //nolint:errcheck // duplicated
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode().Perm()&0o005 != 0o005 {
+		ex.binary, err = memoryCopy(f)
+		return ex.binary, err
+	}
+	// High enough not to be overwritten by what a child is given.
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200)
+	if err != nil {
+		return nil, err
+	}
+	ex.binary = os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor
+	return ex.binary, nil
+}
+
+// memoryCopy puts a binary that a sandbox's uids may not execute where they may.
+func memoryCopy(f *os.File) (*os.File, error) {
+	fd, err := unix.MemfdCreate("agent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // duplicated
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 200)
+	if err != nil {
+		return nil, err
+	}
+	m := os.NewFile(uintptr(high), "agent") //nolint:gosec // a descriptor
+	if _, err = m.ReadFrom(f); err == nil {
+		_, err = unix.FcntlInt(m.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		m.Close() //nolint:errcheck // on the way out
+		return nil, err
+	}
+	// Writing a descriptor that is open for writing cannot be executed.
+	ro, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", m.Fd()))
+	m.Close() //nolint:errcheck // the read-only one stays
+	if err != nil {
+		return nil, err
+	}
+	defer ro.Close() //nolint:errcheck // duplicated
+	high, err = unix.FcntlInt(ro.Fd(), unix.F_DUPFD_CLOEXEC, 200)
+	return os.NewFile(uintptr(high), "agent"), err //nolint:gosec // a descriptor
+}
+
+func (ex *Executor) drop(id string) {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	delete(ex.boxes, id)
+}
+
+var _ backend.Executor = (*Executor)(nil)

@@ -1,0 +1,83 @@
+package subprocess
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+)
+
+// evidence attributes the kernel's counters, which are the sandbox's, to its
+// commands.
+type evidence struct {
+	mu     sync.Mutex
+	oom    int64 // kills that an Exit has accounted for
+	oomHit int64
+	pids   int64
+}
+
+// judge amends exit with what the kernel counted outside the sandbox.
+func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
+	limits := sb.spec.Limits
+	if sb.group != nil {
+		stats := sb.group.Stats()
+		sb.evidence.attribute(stats, exit)
+		if sb.proc != nil || sb.group != nil {
+			sb.evidence.amendFrom(stats, &exit.Usage)
+		}
+	}
+	if peak := exit.Usage.PeakMemory; limits.Memory > 0 && float64(peak) >= backend.MemoryWarning*float64(limits.Memory) {
+		exit.Warnings = append(exit.Warnings, fmt.Sprintf("memory peaked at %d%% of its limit", peak*100/limits.Memory))
+	}
+	if n := exit.Usage.PeakProcesses; limits.Pids > 0 && float64(n) >= backend.MemoryWarning*float64(limits.Pids) {
+		exit.Warnings = append(exit.Warnings, fmt.Sprintf("processes peaked at %d%% of their limit", n*100/limits.Pids))
+	}
+}
+
+// attribute gives a SIGKILL that nobody sent the kernel's reason, and lists the
+// limits that were reached since the last command ended.
+func (e *evidence) attribute(s cgroup.Stats, exit *backend.Exit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.OOMKills > e.oom && exit.Reason == backend.ReasonSignaled && exit.Signal == backend.SIGKILL {
+		exit.Reason = backend.ReasonMemoryLimit
+		e.oom++
+	}
+	if exit.Reason == backend.ReasonMemoryLimit || s.OOMKills > e.oomHit {
+		hit(exit, backend.HitMemory)
+		e.oomHit = s.OOMKills
+	}
+	if s.PidsDenied > e.pids {
+		hit(exit, backend.HitPids)
+		e.pids = s.PidsDenied
+	}
+}
+
+func hit(exit *backend.Exit, h backend.Hit) {
+	if !slices.Contains(exit.Hits, h) {
+		exit.Hits = append(exit.Hits, h)
+	}
+}
+
+// amend puts the kernel's counters in the place of the agent's estimates.
+func (e *evidence) amend(g *cgroup.Group, u *backend.Usage) {
+	if g != nil {
+		s := g.Stats()
+		e.amendFrom(s, u)
+		if s.CPU > 0 {
+			u.CPU = s.CPU
+		}
+	}
+}
+
+func (e *evidence) amendFrom(s cgroup.Stats, u *backend.Usage) {
+	if s.MemoryPeak > 0 {
+		u.PeakMemory, u.Memory = s.MemoryPeak, s.Memory
+	}
+	if s.TasksPeak > 0 {
+		u.PeakProcesses = s.TasksPeak
+	}
+}

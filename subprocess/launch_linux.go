@@ -1,0 +1,242 @@
+package subprocess
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/agent/boot"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+)
+
+// launcher owns the one thread that starts agents. A death signal is bound to
+// the thread that forked, so the thread must live as long as the process; and a
+// thread that visits a sandbox's cgroups must be nobody else's meanwhile.
+type launcher struct {
+	work chan func()
+	wg   sync.WaitGroup
+}
+
+func newLauncher() *launcher {
+	l := &launcher{work: make(chan func())}
+	l.wg.Go(func() {
+		runtime.LockOSThread()
+		for f := range l.work {
+			f()
+		}
+	})
+	return l
+}
+
+// do runs f on the launcher's thread.
+func (l *launcher) do(f func()) {
+	done := make(chan struct{})
+	l.work <- func() { defer close(done); f() }
+	<-done
+}
+
+// close ends the thread, and with it every bound agent that still runs.
+func (l *launcher) close() {
+	close(l.work)
+	l.wg.Wait()
+}
+
+// start is what an agent is started with.
+type start struct {
+	cfg    launch.Config
+	binary *os.File
+	conn   *os.File // becomes launch.ConnFD
+	extra  []*os.File
+	group  *cgroup.Group // nil: none
+	// baseUID is the first host uid of the sandbox's range, in mapped mode.
+	baseUID int
+	bound   bool
+}
+
+// process is a running agent as its parent sees it.
+type process struct {
+	pid    int
+	pidfd  *os.File
+	done   chan struct{} // closed when it was reaped
+	status syscall.WaitStatus
+	errs   *tail
+}
+
+// rangeSize is how many uids a mapped sandbox has.
+const rangeSize = 65536
+
+// run starts the agent.
+func (l *launcher) run(s *start) (p *process, err error) {
+	cfgFile, err := configFile(&s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer cfgFile.Close() //nolint:errcheck // the child has its own
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close() //nolint:errcheck // the child has its own
+	er, ew, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	files := append([]*os.File{null, null, ew, cfgFile, s.conn}, s.extra...)
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: s.attributes()}
+	for _, f := range files {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	pidfd := -1
+	attr.Sys.PidFD = &pidfd
+	var agentDir *os.File
+	if s.group != nil {
+		if agentDir, err = s.group.AgentDir(); err != nil {
+			return nil, errors.Join(err, er.Close(), ew.Close())
+		}
+	}
+	if agentDir != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(agentDir.Fd())
+		defer agentDir.Close() //nolint:errcheck // the child is inside
+	}
+	var pid int
+	l.do(func() { pid, err = s.fork(attr) })
+	ew.Close() //nolint:errcheck // the child has its own
+	runtime.KeepAlive(files)
+	if err != nil {
+		er.Close() //nolint:errcheck // on the way out
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	p = &process{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), done: make(chan struct{}), errs: newTail(er)} //nolint:gosec // a descriptor
+	go p.wait()
+	return p, nil
+}
+
+// fork visits the sandbox's v1 groups, so that the child is born in them.
+func (s *start) fork(attr *syscall.ProcAttr) (pid int, err error) {
+	if s.group != nil {
+		leave, err := s.group.Enter()
+		if err != nil {
+			return 0, err
+		}
+		defer func() {
+			if lerr := leave(); lerr != nil && err == nil {
+				err = lerr
+			}
+		}()
+	}
+	return syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", s.binary.Fd()), []string{boot.Argv0}, attr)
+}
+
+// attributes are what clone is asked for.
+func (s *start) attributes() *syscall.SysProcAttr {
+	sys := &syscall.SysProcAttr{Setsid: true}
+	if s.bound {
+		sys.Pdeathsig = syscall.SIGKILL
+	}
+	switch s.cfg.Mode {
+	case launch.ModeMapped:
+		sys.Cloneflags = namespaces
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: s.baseUID, Size: rangeSize}}
+		sys.GidMappings = sys.UidMappings
+		sys.GidMappingsEnableSetgroups = true
+		sys.Credential = &syscall.Credential{Uid: 0, Gid: 0}
+	case launch.ModeSingle:
+		sys.Cloneflags = namespaces
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Geteuid(), Size: 1}}
+		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Getegid(), Size: 1}}
+		sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE}
+	case launch.ModeRestricted, launch.ModePlain:
+	}
+	return sys
+}
+
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+
+// configFile puts cfg into an anonymous file.
+func configFile(cfg *launch.Config) (*os.File, error) {
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("config", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "config") //nolint:gosec // a descriptor
+	if _, err := f.Write(data); err != nil {
+		f.Close() //nolint:errcheck // on the way out
+		return nil, err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return f, err
+}
+
+// wait reaps the agent.
+func (p *process) wait() {
+	for {
+		if _, err := syscall.Wait4(p.pid, &p.status, 0, nil); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	close(p.done)
+}
+
+// kill ends the agent, and with it its pid namespace.
+func (p *process) kill() {
+	unix.PidfdSendSignal(int(p.pidfd.Fd()), unix.SIGKILL, nil, 0) //nolint:errcheck // gone is what we want
+}
+
+// tail keeps the last of what the agent says before it dies.
+type tail struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	done chan struct{}
+}
+
+// tailSize bounds what is kept of an agent's last words.
+const tailSize = 8 << 10
+
+func newTail(r *os.File) *tail {
+	t := &tail{done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		defer r.Close() //nolint:errcheck // read side
+		buf := make([]byte, 2048)
+		for {
+			n, err := r.Read(buf)
+			t.mu.Lock()
+			if room := tailSize - t.buf.Len(); n > room {
+				t.buf.Write(buf[:room])
+			} else {
+				t.buf.Write(buf[:n])
+			}
+			t.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return t
+}
+
+// words waits a moment for the end of what was said and returns it.
+func (t *tail) words() string {
+	select {
+	case <-t.done:
+	case <-time.After(200 * time.Millisecond):
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}

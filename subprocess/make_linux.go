@@ -1,0 +1,410 @@
+package subprocess
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+	"github.com/glovebox-dev/glovebox/internal/state"
+)
+
+// What a sandbox's outer group has on top of the limits asked for: the agent
+// lives there, and what it writes for its host is counted there.
+const (
+	memoryReserve = 64 << 20
+	pidsReserve   = 64
+)
+
+// handshakeTimeout bounds how long an agent may take to answer.
+const handshakeTimeout = 20 * time.Second
+
+// maker makes one sandbox. What it has made so far is undone in reverse order
+// when a step fails.
+type maker struct {
+	ex       *Executor
+	asked    backend.Spec // as the caller gave it
+	spec     backend.Spec // with defaults
+	warnings []string
+	binary   *os.File
+	began    time.Time
+
+	id     string
+	marker *state.Marker
+	mark   state.Mark
+	lease  *state.UIDLease
+	token  string // of a kept sandbox's agent
+	undo   []func()
+}
+
+func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
+	m.id = newID()
+	if m.spec.Keep {
+		m.token = newToken()
+	}
+	defer func() {
+		if err != nil {
+			for i := len(m.undo) - 1; i >= 0; i-- {
+				m.undo[i]()
+			}
+			err = m.classify(ctx, err)
+		}
+	}()
+	sb := &Sandbox{ex: m.ex, id: m.id, keep: m.spec.Keep, spec: m.spec, ended: make(chan struct{}), lifetime: m.spec.Lifetime}
+	if err := m.journal(ctx); err != nil {
+		return nil, err
+	}
+	sb.marker, sb.lease, sb.token = m.marker, m.lease, m.token
+	s := &start{binary: m.binary, bound: !m.spec.Keep}
+	if m.lease != nil {
+		s.baseUID = int(m.lease.Base())
+	}
+	if s.cfg, err = m.config(); err != nil {
+		return nil, err
+	}
+	if err := m.groups(sb, s); err != nil {
+		return nil, err
+	}
+	dial, err := m.connection(sb, s)
+	if err != nil {
+		return nil, err
+	}
+	spawned := time.Now()
+	p, err := m.ex.launcher.run(s)
+	for _, f := range append(s.extra, s.conn) {
+		f.Close() //nolint:errcheck // the child has its own
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.undo = append(m.undo, func() { p.kill(); <-p.done })
+	sb.proc, sb.pid = p, p.pid
+	sb.deadline.Store(time.Now().Add(m.spec.Lifetime).UnixNano())
+	sb.connect(dial, s.cfg.Env)
+	m.undo = append(m.undo, func() { sb.client.Close() }) //nolint:errcheck // on the way out
+	if err := m.handshake(ctx, sb); err != nil {
+		return nil, err
+	}
+	sb.receipt = m.receipt(sb, spawned)
+	if err := m.ready(ctx, sb); err != nil {
+		return nil, err
+	}
+	sb.watch()
+	return sb, nil
+}
+
+// newID is a fresh sandbox ID: a letter, then 16 of base 32.
+func newID() string { return "s" + strings.ToLower(rand.Text())[:16] }
+
+// journal writes down what is about to be made, before it is.
+func (m *maker) journal(ctx context.Context) (err error) {
+	name := groupName(m.ex.store.ID(), m.id)
+	m.mark = state.Mark{Backend: driverName, PID: os.Getpid(), BootID: state.BootID(), Started: m.began, Keep: m.spec.Keep}
+	if m.ex.host.groups.Usable() {
+		m.mark.Cgroups = []string{name}
+	}
+	if dir := m.runDir(); dir != "" {
+		m.mark.Dirs = []string{dir}
+	}
+	if m.marker, err = m.ex.store.Mark(m.id, m.mark); err != nil {
+		return err
+	}
+	m.undo = append(m.undo, func() { m.marker.Release() }) //nolint:errcheck // the sweep tries again
+	if m.ex.host.mode == launch.ModeMapped {
+		if m.lease, err = state.LeaseUIDs(""); err != nil {
+			return err
+		}
+		m.undo = append(m.undo, func() { m.lease.Release() }) //nolint:errcheck // a lock that ends with us
+	}
+	if dir := m.runDir(); dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		m.undo = append(m.undo, func() { removeAll(dir) })
+	}
+	if m.spec.Keep {
+		return m.record(ctx)
+	}
+	return nil
+}
+
+// runDir is the sandbox's own directory on the host, "" when it needs none.
+func (m *maker) runDir() string {
+	if m.spec.Keep || m.ex.host.mode == launch.ModeRestricted || m.ex.host.mode == launch.ModePlain {
+		return filepath.Join(m.ex.store.Dir(), "run", m.id)
+	}
+	return ""
+}
+
+func groupName(store, id string) string { return "glovebox-" + store + "-" + id }
+
+// config is what the agent is told.
+func (m *maker) config() (launch.Config, error) {
+	l := m.spec.Limits
+	mode := m.ex.host.mode
+	cfg := launch.Config{
+		Mode: mode, Sandbox: m.id, Hostname: "sandbox", Listen: m.spec.Keep, DeadlineNS: int64(m.spec.Lifetime),
+		Root:      launch.Root{Dir: m.ex.cfg.Rootfs, Home: backend.DefaultHome},
+		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
+		Env:       m.spec.Env,
+		NoSeccomp: !m.ex.host.seccomp, NoLandlock: m.ex.host.landlock == 0,
+		Rlimits: []launch.Rlimit{
+			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)}, //nolint:gosec // validated
+			{Resource: unix.RLIMIT_CORE, Value: 0},
+			{Resource: unix.RLIMIT_FSIZE, Value: uint64(l.FileSize)}, //nolint:gosec // validated
+			{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
+			{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
+		},
+	}
+	if t := m.spec.Template; t != "" {
+		cfg.Root.Dir = m.ex.cfg.Templates[t]
+	}
+	if mode == launch.ModeRestricted || mode == launch.ModePlain {
+		cfg.Scratch.Dir = filepath.Join(m.runDir(), "home")
+		cfg.Root.Home = cfg.Scratch.Dir
+		if err := os.MkdirAll(cfg.Scratch.Dir, 0o700); err != nil {
+			return cfg, err
+		}
+	}
+	if _, ok := m.ex.host.groups.Has("memory"); !ok {
+		cfg.MemoryWatch = l.Memory
+	}
+	if _, ok := m.ex.host.groups.Has("pids"); !ok && mode != launch.ModePlain {
+		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: m.processLimit()})
+	}
+	var err error
+	cfg.Mounts, err = m.binds()
+	return cfg, err
+}
+
+// processLimit is RLIMIT_NPROC: in a user namespace of its own it counts the
+// sandbox's tasks, agent included; without one all of this uid's.
+func (m *maker) processLimit() uint64 {
+	n := uint64(m.spec.Limits.Pids) //nolint:gosec // validated
+	if m.ex.host.mode == launch.ModeSingle {
+		return n + agentThreads
+	}
+	return n + tasksOf(os.Getuid()) + agentThreads
+}
+
+// agentThreads is about how many threads an agent has.
+const agentThreads = 16
+
+// tasksOf counts the threads of a uid on this host.
+func tasksOf(uid int) uint64 {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	var n uint64
+	for _, e := range entries {
+		var st unix.Stat_t
+		if e.Name()[0] < '0' || e.Name()[0] > '9' || unix.Stat("/proc/"+e.Name(), &st) != nil || int(st.Uid) != uid {
+			continue
+		}
+		tasks, err := os.ReadDir("/proc/" + e.Name() + "/task")
+		if err == nil {
+			n += uint64(len(tasks))
+		}
+	}
+	return n
+}
+
+// groups makes the sandbox's cgroups and opens what the agent needs of them.
+func (m *maker) groups(sb *Sandbox, s *start) error {
+	next := launch.FirstFD
+	add := func(f *os.File) int {
+		s.extra = append(s.extra, f)
+		next++
+		return next - 1
+	}
+	if m.spec.Keep {
+		s.cfg.HoldFDs = append(s.cfg.HoldFDs, add(dup(m.marker.File())))
+		if m.lease != nil {
+			s.cfg.HoldFDs = append(s.cfg.HoldFDs, add(dup(m.lease.File())))
+		}
+	}
+	if !m.ex.host.groups.Usable() {
+		return nil
+	}
+	l := m.spec.Limits
+	g, err := m.ex.host.groups.New(groupName(m.ex.store.ID(), m.id), cgroup.Limits{
+		Memory: l.Memory, MemoryReserve: memoryReserve, Pids: l.Pids, PidsReserve: pidsReserve, CPUs: l.CPUs,
+	})
+	if err != nil {
+		return err
+	}
+	sb.group, s.group = g, g
+	m.undo = append(m.undo, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+		defer cancel()
+		g.Remove(ctx) //nolint:errcheck // the sweep tries again
+	})
+	joins, err := g.JoinFiles()
+	if err != nil {
+		return err
+	}
+	for _, f := range joins {
+		s.cfg.JoinFDs = append(s.cfg.JoinFDs, add(f))
+	}
+	if m.ex.host.mode == launch.ModeMapped {
+		dir, err := g.Delegate(s.baseUID + launch.AgentUID)
+		if err != nil {
+			return err
+		}
+		if dir != nil {
+			s.cfg.GroupFD = add(dir)
+		}
+	}
+	return nil
+}
+
+// dup is a second descriptor of the same open file, so that both can be closed.
+func dup(f *os.File) *os.File {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return f
+	}
+	return os.NewFile(uintptr(fd), f.Name()) //nolint:gosec // a descriptor
+}
+
+// connection makes what the agent serves on: one end of a socket pair for a
+// bound sandbox, a listening socket in a private directory for a kept one.
+func (m *maker) connection(sb *Sandbox, s *start) (dial func(context.Context) (net.Conn, error), err error) {
+	if !m.spec.Keep {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		s.conn = os.NewFile(uintptr(fds[1]), "agent") //nolint:gosec // a descriptor
+		ours := os.NewFile(uintptr(fds[0]), "host")   //nolint:gosec // a descriptor
+		defer ours.Close()                            //nolint:errcheck // duplicated by FileConn
+		conn, err := net.FileConn(ours)
+		if err != nil {
+			return nil, errors.Join(err, s.conn.Close())
+		}
+		return once(conn), nil
+	}
+	sb.socket = filepath.Join(m.runDir(), "agent.sock")
+	l, err := listenIn(m.runDir(), "agent.sock")
+	if err != nil {
+		return nil, err
+	}
+	s.conn = l
+	return dialer(sb.socket), nil
+}
+
+// once hands out a connection that cannot be made again.
+func once(conn net.Conn) func(context.Context) (net.Conn, error) {
+	ch := make(chan net.Conn, 1)
+	ch <- conn
+	return func(context.Context) (net.Conn, error) {
+		select {
+		case c := <-ch:
+			return c, nil
+		default:
+			return nil, errors.New("the connection to the agent has ended")
+		}
+	}
+}
+
+// handshake asks the agent what it measured and refuses a sandbox that is not
+// what was asked for.
+func (m *maker) handshake(ctx context.Context, sb *Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() { // a dead agent answers nothing: do not wait for the timeout
+		select {
+		case <-sb.proc.done:
+			cancel()
+		case <-answered:
+		}
+	}()
+	hello, err := sb.client.Hello(ctx)
+	if err != nil {
+		select {
+		case <-sb.proc.done:
+			return fmt.Errorf("the agent ended: %s", sanitize(sb.proc.errs.words()))
+		default:
+			return err
+		}
+	}
+	sb.kernel = m.ex.host.kernel
+	h := m.ex.host
+	spaces := h.mode == launch.ModeMapped || h.mode == launch.ModeSingle
+	switch {
+	case h.mode == launch.ModePlain:
+	case spaces && (!hello.GetOwnPidNamespace() || hello.GetAgentPid() != 1):
+		return errors.New("the agent is not the first process of a pid namespace")
+	case !hello.GetSeccomp() || !hello.GetNoNewPrivs():
+		return errors.New("the agent has no system call filter")
+	case h.landlock > 0 && hello.GetLandlockAbi() == 0:
+		return errors.New("the agent has no Landlock domain")
+	}
+	if m.spec.Keep {
+		return sb.client.Init(ctx, initRequest(sb.token))
+	}
+	return nil
+}
+
+// sanitize bounds what a dying agent said. It is ours, but ran where user code
+// runs.
+func sanitize(s string) string {
+	s = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s))
+	if s == "" {
+		return "it said nothing"
+	}
+	return s[:min(len(s), 600)]
+}
+
+// classify turns a failed step into the error Create returns.
+func (m *maker) classify(ctx context.Context, err error) error {
+	if cerr := ctx.Err(); cerr != nil {
+		return cerr
+	}
+	var be *backend.Error
+	if errors.As(err, &be) && be.Kind != backend.ErrLost {
+		return err
+	}
+	e := &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Backend: driverName, Err: err}
+	switch {
+	case errors.Is(err, unix.EPERM) && m.ex.host.mode == launch.ModeSingle:
+		e.Fix = "unprivileged user namespaces are restricted here; run `glovebox doctor`"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.EAGAIN):
+		e.Kind, e.Fix = backend.ErrCapacity, "end some sandboxes, or raise the host's limits"
+	}
+	return e
+}
+
+// policyHash identifies what was applied.
+func policyHash(spec backend.Spec, cfg Config) string {
+	data, err := json.Marshal(struct {
+		Spec   backend.Spec
+		Config Config
+	}{spec, cfg})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

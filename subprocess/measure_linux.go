@@ -1,0 +1,139 @@
+package subprocess
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/state"
+)
+
+// Measure finds out what this host lets the backend enforce, by making a
+// sandbox and running a program in it.
+func Measure(ctx context.Context, cfg Config) (Report, error) {
+	ex, err := Open(ctx, cfg)
+	if err != nil {
+		return Report{}, err
+	}
+	defer ex.Close() //nolint:errcheck // nothing of a measurement is kept
+	h := ex.host
+	r := Report{Privilege: Privilege(privilegeOf(h.mode)), Capabilities: ex.caps, Facts: ex.facts()}
+	r.Health = ex.probe(ctx)
+	return r, nil
+}
+
+func privilegeOf(m launch.Mode) string {
+	switch m {
+	case launch.ModeMapped:
+		return string(PrivilegeRoot)
+	case launch.ModeSingle:
+		return string(PrivilegeUserns)
+	case launch.ModeRestricted:
+		return string(PrivilegeRestricted)
+	case launch.ModePlain:
+		return string(PrivilegeNone)
+	}
+	return ""
+}
+
+// prober is an Executor's Prober.
+type prober Executor
+
+// Probe implements backend.Prober.
+func (p *prober) Probe(ctx context.Context) (backend.Health, error) {
+	return (*Executor)(p).probe(ctx), nil
+}
+
+// probe makes a sandbox and runs a shell in it.
+func (ex *Executor) probe(ctx context.Context) backend.Health {
+	began := time.Now()
+	h := backend.Health{Isolation: ex.caps.Isolation, Measured: true}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	res, err := backend.Run(ctx, ex, backend.RunSpec{
+		Command: backend.Command{Args: []string{"/bin/sh", "-c", "echo $((6*7))"}, Timeout: 10 * time.Second},
+	})
+	h.Took = time.Since(began)
+	switch {
+	case err != nil:
+		h.Reason = err.Error()
+	case string(res.Stdout) != "42\n":
+		h.Reason = fmt.Sprintf("a shell in a sandbox ended with %s and said %.200q", res.Exit, append(res.Stdout, res.Stderr...))
+	default:
+		h.Available = true
+	}
+	for _, c := range []backend.Control{backend.ControlMemory, backend.ControlPids, backend.ControlCPU, backend.ControlAgent, backend.ControlFileRules} {
+		if cl := ex.caps.Claim(c); cl.Enforcement != backend.Enforced {
+			h.Warnings = append(h.Warnings, fmt.Sprintf("%s is %s: %s", c, cl.Enforcement, cl.Note))
+		}
+	}
+	h.Fix = ex.moreOf()
+	return h
+}
+
+// moreOf says how to get more than this host gives now.
+func (ex *Executor) moreOf() string {
+	switch ex.host.mode {
+	case launch.ModeSingle:
+		return "run as root for hard memory, CPU and per-sandbox uid limits"
+	case launch.ModeRestricted:
+		return "allow unprivileged user namespaces (" + ex.host.why + "), or run as root"
+	case launch.ModePlain:
+		return "drop privilege: none"
+	case launch.ModeMapped:
+	}
+	return ""
+}
+
+// facts are the measurements behind the claims.
+func (ex *Executor) facts() []Fact {
+	h := ex.host
+	ns := Fact{Name: "user namespaces", Value: "yes", OK: true}
+	if h.mode == launch.ModeRestricted {
+		ns = Fact{Name: "user namespaces", Value: h.why,
+			Fix: "sysctl -w user.max_user_namespaces=10000 (and kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 where they exist)"}
+	}
+	ll := Fact{Name: "landlock", Value: fmt.Sprintf("ABI %d", h.landlock), OK: h.landlock >= 6}
+	if h.landlock < 6 {
+		ll.Fix = "Linux 6.12 or later with landlock among its security modules (lsm=landlock,…)"
+	}
+	cg := Fact{Name: "cgroups", Value: h.groups.String(), OK: true}
+	for _, c := range []string{"memory", "pids", "cpu"} {
+		if _, ok := h.groups.Has(c); !ok {
+			cg.OK = false
+			cg.Fix = "run as root, or give cgroup_parent a group delegated to this user"
+		}
+	}
+	facts := []Fact{
+		{Name: "kernel", Value: h.kernel, OK: true},
+		{Name: "runs as", Value: fmt.Sprintf("uid %d, %s", os.Geteuid(), privileges(h.mode)), OK: h.mode != launch.ModePlain},
+		ns,
+		{Name: "seccomp", Value: yes(h.seccomp), OK: h.seccomp},
+		ll, cg,
+		{Name: "pause", Value: yes(h.groups.CanFreeze()), OK: h.groups.CanFreeze()},
+	}
+	agent, err := findAgent(ex.cfg.Agent)
+	if err != nil {
+		facts = append(facts, Fact{Name: "agent", Value: err.Error(), Fix: "make build"})
+	} else {
+		facts = append(facts, Fact{Name: "agent", Value: agent, OK: true})
+	}
+	dir, err := state.Dir(ex.cfg.StateDir)
+	if err == nil {
+		err = ex.serr
+	}
+	if err != nil {
+		return append(facts, Fact{Name: "state", Value: err.Error(), Fix: "set GLOVEBOX_STATE_DIR to a directory of your own"})
+	}
+	return append(facts, Fact{Name: "state", Value: dir, OK: true})
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,112 @@
+package subprocess
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+)
+
+// binds checks the mounts that were asked for. What is looked at here is
+// recorded by device and inode, and the agent refuses anything else.
+func (m *maker) binds() ([]launch.Bind, error) {
+	out := make([]launch.Bind, 0, len(m.spec.Mounts))
+	for i, mount := range m.spec.Mounts {
+		field := fmt.Sprintf("mounts[%d]", i)
+		refuse := func(kind backend.Kind, err error, fix string) error {
+			return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: fix}
+		}
+		source, err := filepath.EvalSymlinks(mount.HostPath)
+		if err != nil {
+			return nil, refuse(backend.ErrInvalid, err, "name a directory or file that exists")
+		}
+		if why := forbidden(source, m.ex.store.Dir()); why != "" {
+			return nil, refuse(backend.ErrDenied, fmt.Errorf("%s: %s", mount.HostPath, why), "mount a directory that holds only what the code needs")
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(source, &st); err != nil {
+			return nil, refuse(backend.ErrInvalid, err, "")
+		}
+		kind := st.Mode & unix.S_IFMT
+		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+			return nil, refuse(backend.ErrDenied, fmt.Errorf("%s is neither a directory nor a regular file", mount.HostPath), "")
+		}
+		if m.ex.host.mode == launch.ModeRestricted && mount.Target != source {
+			return nil, refuse(backend.ErrUnsupported, errors.New("without a mount namespace a mount keeps its path"), "use "+source+" as its target")
+		}
+		if kind == unix.S_IFDIR && m.ex.host.mode != launch.ModeRestricted {
+			if sock := findSocket(source); sock != "" {
+				return nil, refuse(backend.ErrDenied, fmt.Errorf("%s holds the socket %s", mount.HostPath, sock),
+					"a socket is a way out of the sandbox: mount a directory without one")
+			}
+		}
+		out = append(out, launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR})
+	}
+	return out, nil
+}
+
+// forbidden says why a host path may never be shown, "" when it may.
+func forbidden(path, stateDir string) string {
+	if path == "/" {
+		return "the whole host"
+	}
+	if real, err := filepath.EvalSymlinks(stateDir); err == nil {
+		stateDir = real
+	}
+	for _, root := range []string{"/proc", "/sys", "/dev", "/run", "/var/run", stateDir} {
+		switch {
+		case path == root || strings.HasPrefix(path, root+"/"):
+			return "it lies in " + describeRoot(root, stateDir)
+		case strings.HasPrefix(root, path+"/"):
+			return "it holds " + describeRoot(root, stateDir)
+		}
+	}
+	return ""
+}
+
+func describeRoot(root, stateDir string) string {
+	if root == stateDir {
+		return "glovebox's own state"
+	}
+	return root
+}
+
+// socketSearch bounds how many entries of a mount are looked at for sockets.
+const socketSearch = 2000
+
+// findSocket is a socket in the first levels of dir; a read-only mount does not
+// keep anyone from connecting to it.
+func findSocket(dir string) string {
+	seen, found := 0, ""
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // a bounded look
+		if err != nil {
+			return fs.SkipDir
+		}
+		if seen++; seen > socketSearch {
+			return fs.SkipAll
+		}
+		if d.Type()&fs.ModeSocket != 0 {
+			found = strings.TrimPrefix(path, dir+"/")
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+// filepathWalkChmod makes directories below dir removable.
+func filepathWalkChmod(dir string) {
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error { //nolint:errcheck // best effort before a removal
+		if d != nil && d.IsDir() {
+			os.Chmod(path, 0o700) //nolint:errcheck,gosec // a directory of ours about to be removed
+		}
+		return nil
+	})
+}
