@@ -109,24 +109,42 @@ func TestCapabilities_admitRefuses(t *testing.T) {
 		field  string
 	}{
 		{"an invalid spec", nil, backend.Spec{Lifetime: -1}, backend.ErrInvalid, "lifetime"},
-		{"a level that is not reached", func(c *backend.Capabilities) { c.Isolation = backend.IsolationProcess },
-			backend.Spec{MinIsolation: backend.IsolationContainer}, backend.ErrUnsupported, "min_isolation"},
+		{
+			"a level that is not reached", func(c *backend.Capabilities) { c.Isolation = backend.IsolationProcess },
+			backend.Spec{MinIsolation: backend.IsolationContainer},
+			backend.ErrUnsupported, "min_isolation",
+		},
 		{"a level that is reached", nil, backend.Spec{MinIsolation: backend.IsolationVM}, "", ""},
-		{"a network that cannot be given", func(c *backend.Capabilities) { c.Networks = []backend.NetworkMode{backend.NetworkNone} },
-			backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}, backend.ErrUnsupported, "network.mode"},
-		{"no network that cannot be given", func(c *backend.Capabilities) { c.Networks = []backend.NetworkMode{backend.NetworkFull} },
-			backend.Spec{}, backend.ErrUnsupported, "network.mode"},
+		{
+			"a network that cannot be given", func(c *backend.Capabilities) { c.Networks = []backend.NetworkMode{backend.NetworkNone} },
+			backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}},
+			backend.ErrUnsupported, "network.mode",
+		},
+		{
+			"no network that cannot be given", func(c *backend.Capabilities) { c.Networks = []backend.NetworkMode{backend.NetworkFull} },
+			backend.Spec{},
+			backend.ErrUnsupported, "network.mode",
+		},
 		{"keep", without(backend.FeatureFind), backend.Spec{Keep: true}, backend.ErrUnsupported, "keep"},
 		{"pause at expiry", without(backend.FeaturePause), backend.Spec{OnExpiry: backend.ExpiryPause}, backend.ErrUnsupported, "on_expiry"},
 		{"a template", without(backend.FeatureTemplates), backend.Spec{Template: "a"}, backend.ErrUnsupported, "template"},
 		{"a snapshot", nil, backend.Spec{From: "a"}, backend.ErrUnsupported, "from"},
 		{"a volume", nil, backend.Spec{Mounts: []backend.Mount{{Volume: "a", Target: "/a"}}}, backend.ErrUnsupported, "mounts[0].volume"},
-		{"what strict demands unasked", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlSyscalls) },
-			backend.Spec{Strict: true}, backend.ErrUnsupported, "strict"},
-		{"no network, which strict demands unasked", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlNetworkOff) },
-			backend.Spec{Strict: true}, backend.ErrUnsupported, "strict"},
-		{"what strict demands unasked, advisory", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlSyscalls) },
-			backend.Spec{Strict: true, Advisory: []backend.Control{backend.ControlSyscalls}}, "", ""},
+		{
+			"what strict demands unasked", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlSyscalls) },
+			backend.Spec{Strict: true},
+			backend.ErrUnsupported, "strict",
+		},
+		{
+			"no network, which strict demands unasked", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlNetworkOff) },
+			backend.Spec{Strict: true},
+			backend.ErrUnsupported, "strict",
+		},
+		{
+			"what strict demands unasked, advisory", func(c *backend.Capabilities) { delete(c.Claims, backend.ControlSyscalls) },
+			backend.Spec{Strict: true, Advisory: []backend.Control{backend.ControlSyscalls}},
+			"", "",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

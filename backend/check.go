@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-var idPattern = regexp.MustCompile(`^[a-z][a-z0-9]{1,40}$`) //nolint:gochecknoglobals // a constant
+var idPattern = regexp.MustCompile(`^[a-z][a-z0-9]{1,40}$`)
 
 // ValidID tells whether id has the form of a sandbox's ID.
 func ValidID(id string) bool { return idPattern.MatchString(id) }
@@ -64,8 +64,10 @@ func (m Mount) Validate(field string) error {
 	case (m.HostPath == "") == (m.Volume == ""):
 		return invalid(field, "exactly one of host_path and volume must be set")
 	case m.HostPath != "" && !m.ReadOnly:
-		return &Error{Op: "spec", Kind: ErrUnsupported, Field: field,
-			Err: errors.New("a host path can only be mounted read-only"), Fix: "add :ro, or copy files in and out"}
+		return &Error{
+			Op: "spec", Kind: ErrUnsupported, Field: field,
+			Err: errors.New("a host path can only be mounted read-only"), Fix: "add :ro, or copy files in and out",
+		}
 	case m.HostPath != "" && !path.IsAbs(m.HostPath):
 		return invalid(field, "host path %q is not absolute", m.HostPath)
 	case !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/":

@@ -35,7 +35,7 @@ func (k Kind) Error() string { return string(k) }
 
 // Is lets ErrUnsupported match errors.ErrUnsupported.
 func (k Kind) Is(target error) bool {
-	return k == ErrUnsupported && target == errors.ErrUnsupported //nolint:errorlint // an Is method compares targets by identity
+	return k == ErrUnsupported && target == errors.ErrUnsupported
 }
 
 // Error is an error with its class and where it comes from. Its text never

@@ -53,7 +53,7 @@ type Exit struct {
 
 // String is the reason with its number: "exited(3)", "signaled(9)", "timeout".
 func (e Exit) String() string {
-	switch e.Reason { //nolint:exhaustive // the others carry no number
+	switch e.Reason {
 	case ReasonExited:
 		return fmt.Sprintf("exited(%d)", e.Code)
 	case ReasonSignaled:

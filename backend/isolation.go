@@ -41,11 +41,13 @@ func (i Isolation) String() string {
 func ParseIsolation(s string) (Isolation, error) {
 	for i, name := range isolationNames {
 		if s == name {
-			return Isolation(i), nil //nolint:gosec // bounded by the table
+			return Isolation(i), nil
 		}
 	}
-	return IsolationNone, &Error{Op: "isolation", Kind: ErrInvalid,
-		Err: fmt.Errorf("unknown level %q, known are %s", s, strings.Join(isolationNames[:], ", "))}
+	return IsolationNone, &Error{
+		Op: "isolation", Kind: ErrInvalid,
+		Err: fmt.Errorf("unknown level %q, known are %s", s, strings.Join(isolationNames[:], ", ")),
+	}
 }
 
 // MarshalText writes the level's name.

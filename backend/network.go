@@ -46,8 +46,10 @@ func (n Network) Validate() error {
 	switch n.Mode {
 	case "", NetworkNone:
 		if len(n.Allow)+len(n.Deny)+len(n.Inject)+len(n.DNS) > 0 || n.Upstream != nil {
-			return &Error{Op: "spec", Kind: ErrInvalid, Field: "network",
-				Err: errors.New("rules without a network"), Fix: "set network.mode to allowlist"}
+			return &Error{
+				Op: "spec", Kind: ErrInvalid, Field: "network",
+				Err: errors.New("rules without a network"), Fix: "set network.mode to allowlist",
+			}
 		}
 	case NetworkAllowlist, NetworkFull:
 	default:

@@ -59,8 +59,10 @@ func Run(ctx context.Context, ex Executor, rs RunSpec) (res Result, err error) {
 		return res, err
 	}
 	if rs.Spec.Keep {
-		return res, &Error{Op: "run", Kind: ErrInvalid, Field: "keep",
-			Err: errors.New("a one-shot destroys its sandbox"), Fix: "create a sandbox and start the command in it"}
+		return res, &Error{
+			Op: "run", Kind: ErrInvalid, Field: "keep",
+			Err: errors.New("a one-shot destroys its sandbox"), Fix: "create a sandbox and start the command in it",
+		}
 	}
 	if rs.FetchLimit < 0 {
 		return res, &Error{Op: "run", Kind: ErrInvalid, Field: "fetch_limit", Err: fmt.Errorf("%d is negative", rs.FetchLimit)}
@@ -139,7 +141,7 @@ func ReadFile(ctx context.Context, files Filesystem, name string, limit int64) (
 	if err != nil {
 		return nil, err
 	}
-	defer rc.Close()                            //nolint:errcheck // read side
+	defer rc.Close()
 	limit = min(max(limit, 0), math.MaxInt64-1) // one more must be a number
 	data, err := io.ReadAll(io.LimitReader(rc, limit+1))
 	if err != nil {

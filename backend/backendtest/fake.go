@@ -165,8 +165,9 @@ func (f *Fake) create(spec backend.Spec) (*sandbox, error) {
 }
 
 // Close implements backend.Executor.
-func (f *Fake) Close() error { //nolint:forbidigo // Close has no context
-	return f.host.do(context.Background(), Call{Op: OpClose}, func() error {
+func (f *Fake) Close() error {
+	ctx := context.Background() //nolint:forbidigo // Close has none
+	return f.host.do(ctx, Call{Op: OpClose}, func() error {
 		f.mu.Lock()
 		f.closed = true
 		owned := slices.Collect(maps.Values(f.owned))

@@ -175,13 +175,13 @@ func (s Snapshot) loops() {
 func (s Snapshot) leases() {
 	paths, _ := filepath.Glob(filepath.Join(state.UIDLeaseDir, "*"))
 	for _, path := range paths {
-		f, err := os.Open(path) //nolint:gosec // a lease
+		f, err := os.Open(path)
 		if err != nil {
 			continue
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil { //nolint:gosec // a descriptor
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 			s["uid lease "+path] = "held"
 		}
-		f.Close() //nolint:errcheck,gosec // read side
+		f.Close() //nolint:errcheck // read side
 	}
 }

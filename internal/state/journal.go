@@ -154,7 +154,7 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 		socket, agent_pid, agent_start, boot_id, token, cgroups, uid_slot, receipt)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.Backend, string(r.Spec), string(labels), unix(r.Created), unix(r.Deadline),
-		string(cmp.Or(r.State, backend.StateCreating)), r.Ready, r.Socket, r.AgentPID, int64(r.AgentStart), //nolint:gosec // ticks
+		string(cmp.Or(r.State, backend.StateCreating)), r.Ready, r.Socket, r.AgentPID, int64(r.AgentStart),
 		r.BootID, r.Token, string(cgroups), r.UIDSlot, string(r.Receipt))
 	return j.classify("put", r.ID, err)
 }
@@ -163,7 +163,7 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 // agent's process and the receipt, known only now, are recorded with it.
 func (j *Journal) Ready(ctx context.Context, id string, agentPID int, agentStart uint64, receipt json.RawMessage) error {
 	return j.update(ctx, id, "ready = 1, state = ?, agent_pid = ?, agent_start = ?, receipt = ?",
-		string(backend.StateRunning), agentPID, int64(agentStart), string(receipt)) //nolint:gosec // ticks
+		string(backend.StateRunning), agentPID, int64(agentStart), string(receipt))
 }
 
 // SetDeadline moves a sandbox's end; the zero time is none.
@@ -231,7 +231,7 @@ func scan(into func(dest ...any) error) (r Record, err error) {
 	if err != nil {
 		return Record{}, err
 	}
-	r.Created, r.Deadline, r.AgentStart = fromUnix(created), fromUnix(deadline), uint64(start) //nolint:gosec // ticks
+	r.Created, r.Deadline, r.AgentStart = fromUnix(created), fromUnix(deadline), uint64(start)
 	r.Spec, r.Receipt = json.RawMessage(spec), json.RawMessage(receipt)
 	if err := json.Unmarshal([]byte(labels), &r.Labels); err != nil {
 		return Record{}, err

@@ -89,7 +89,7 @@ func (s *Store) Mark(id string, m Mark) (*Marker, error) {
 	return nil, &backend.Error{Op: "state", Kind: backend.ErrUnavailable, Sandbox: id, Err: errTaken}
 }
 
-var errTaken = errors.New("the new marker was swept away") //nolint:gochecknoglobals // a constant
+var errTaken = errors.New("the new marker was swept away")
 
 func invalidID(id string) error {
 	return &backend.Error{Op: "state", Kind: backend.ErrInvalid, Field: "id", Err: fmt.Errorf("%.60q is not a sandbox's ID", id)}

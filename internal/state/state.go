@@ -32,7 +32,7 @@ const (
 	storeIDLen  = 8
 )
 
-var storeID = regexp.MustCompile(`^[a-z0-9]{8}$`) //nolint:gochecknoglobals // a constant
+var storeID = regexp.MustCompile(`^[a-z0-9]{8}$`)
 
 // Dir is the state directory: override, else the one EnvDir names, else
 // /var/lib/glovebox for root and the XDG state directory of anybody else. It

@@ -109,32 +109,38 @@ func TestOpen_refuses(t *testing.T) {
 		text    string
 	}{
 		{"a directory others can write", func(t *testing.T, dir string) {
+			t.Helper()
 			mkdir(t, dir, 0o770)
 		}, "chmod go-w"},
 		{"a symbolic link", func(t *testing.T, dir string) {
+			t.Helper()
 			mkdir(t, dir+"2", 0o700)
 			if err := os.Symlink(dir+"2", dir); err != nil {
 				t.Fatal(err)
 			}
 		}, "symbolic link"},
 		{"a parent anybody can write", func(t *testing.T, dir string) {
+			t.Helper()
 			mkdir(t, dir, 0o700)
 			if err := os.Chmod(filepath.Dir(dir), 0o777); err != nil {
 				t.Fatal(err)
 			}
 		}, "anybody"},
 		{"a file", func(t *testing.T, dir string) {
+			t.Helper()
 			if err := os.WriteFile(dir, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "state"},
 		{"a damaged id", func(t *testing.T, dir string) {
+			t.Helper()
 			mkdir(t, dir, 0o700)
 			if err := os.WriteFile(filepath.Join(dir, "store"), []byte("../../x\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "store's id"},
 		{"an id behind a symbolic link", func(t *testing.T, dir string) {
+			t.Helper()
 			mkdir(t, dir, 0o700)
 			if err := os.Symlink("/etc/hostname", filepath.Join(dir, "store")); err != nil {
 				t.Fatal(err)

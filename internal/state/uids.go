@@ -45,7 +45,7 @@ func LeaseUIDs(dir string) (*UIDLease, error) {
 	if err := secureDir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	start := rand.IntN(UIDLeases) //nolint:gosec // where the search starts is no secret
+	start := rand.IntN(UIDLeases)
 	for i := range UIDLeases {
 		l, err := lease(dir, (start+i)%UIDLeases)
 		if err != nil {
@@ -81,7 +81,7 @@ func lease(dir string, slot int) (*UIDLease, error) {
 
 // Base is the first uid and gid of the range.
 func (l *UIDLease) Base() uint32 {
-	return firstUID + uint32(l.slot)*UIDLeaseSize //nolint:gosec // the last one is below 2^30
+	return firstUID + uint32(l.slot)*UIDLeaseSize
 }
 
 // Slot is the range's number, below UIDLeases.

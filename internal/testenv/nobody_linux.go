@@ -30,7 +30,7 @@ func AsNobody(t *testing.T) (done bool) {
 	}
 	exe := nobodysCopy(t)
 	home := nobodysHome(t)
-	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m") //nolint:gosec // this very binary
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
 	cmd.Dir = home
 	cmd.Env = append(withoutUser(os.Environ()), EnvNobody+"=1", "HOME="+home, "TMPDIR="+home,
 		"XDG_STATE_HOME="+filepath.Join(home, "state"), "XDG_RUNTIME_DIR="+home)
@@ -55,13 +55,13 @@ func nobodysCopy(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(exe) //nolint:gosec // this very binary
+	data, err := os.ReadFile(exe)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := openDir(t)
 	path := filepath.Join(dir, filepath.Base(exe))
-	if err := os.WriteFile(path, data, 0o755); err != nil { //nolint:gosec // every user runs it
+	if err := os.WriteFile(path, data, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -89,7 +89,7 @@ func openDir(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir

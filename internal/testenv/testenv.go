@@ -115,7 +115,7 @@ func (b *Builder) build(root, pkg string) (string, error) {
 	}
 	path := filepath.Join(dir, filepath.Base(pkg))
 	// The build serves all tests of the run, so none of theirs may end it.
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./"+pkg) //nolint:forbidigo,gosec // see above; our own packages
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./"+pkg) //nolint:forbidigo // see above
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -135,7 +135,7 @@ func (b *Builder) directory() (string, error) {
 		return "", err
 	}
 	b.dir = dir
-	return dir, os.Chmod(dir, 0o755) //nolint:gosec // other users run them
+	return dir, os.Chmod(dir, 0o755)
 }
 
 // Close removes what was built.

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var builder *testenv.Builder //nolint:gochecknoglobals // one a run
+var builder *testenv.Builder
 
 // recorder is a TB that records how a test would have ended.
 type recorder struct {
