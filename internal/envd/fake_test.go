@@ -35,6 +35,7 @@ type fake struct {
 	plain bool             // as E2B's envd: no glovebox service
 	dials atomic.Int32
 	conns chan net.Conn // those the client dialed
+	addr  string
 }
 
 type processes struct {
@@ -155,6 +156,7 @@ func (f *fake) serveHandler(t testing.TB, h http.Handler, opts envd.Options) *en
 	protocols.SetHTTP1(true)
 	srv := &http.Server{Handler: h, Protocols: protocols, ReadHeaderTimeout: time.Minute}
 	go srv.Serve(l) //nolint:errcheck // ends with the listener
+	f.addr = l.Addr().String()
 	f.conns = make(chan net.Conn, 16)
 	c := envd.New(envd.NewTransport(func(ctx context.Context) (net.Conn, error) {
 		f.dials.Add(1)

@@ -219,9 +219,11 @@ func TestWatch_hostileEvents(t *testing.T) {
 func TestCalls_hostileAnswers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]http.HandlerFunc{
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://elsewhere/", http.StatusFound) },
-		"teapot":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
-		"html":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://elsewhere/", http.StatusFound)
+		},
+		"teapot": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+		"html":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 		"garbage": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/proto")
 			_, _ = w.Write([]byte{0xff, 0xff, 0xff})

@@ -25,11 +25,12 @@ const (
 // over one connection at a time. It is safe for concurrent use. Requests above
 // the server's limit of concurrent streams wait for one that ends.
 type Transport struct {
-	http http.Transport
+	dial func(ctx context.Context) (net.Conn, error)
 	// dialing is held by the one request that makes the connection.
 	dialing chan struct{}
 
 	mu     sync.Mutex
+	raw    net.Conn // on its way to become conn
 	conn   *http.ClientConn
 	old    []*http.ClientConn // still carry streams, take no new ones
 	closed bool
@@ -40,11 +41,13 @@ type Transport struct {
 // request at a time and with its context. A request is never sent twice. The
 // caller closes the transport; it closes the connections.
 func NewTransport(dial func(ctx context.Context) (net.Conn, error)) *Transport {
-	t := &Transport{dialing: make(chan struct{}, 1)}
-	t.http = http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dial(ctx)
-		},
+	return &Transport{dial: dial, dialing: make(chan struct{}, 1)}
+}
+
+// over makes an HTTP/2 connection of a byte stream.
+func over(ctx context.Context, conn net.Conn) (*http.ClientConn, error) {
+	t := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxResponseHeader,
 		Protocols:              new(http.Protocols),
@@ -54,8 +57,8 @@ func NewTransport(dial func(ctx context.Context) (net.Conn, error)) *Transport {
 			MaxReadFrameSize:            frameSize,
 		},
 	}
-	t.http.Protocols.SetUnencryptedHTTP2(true)
-	return t
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return t.NewClientConn(ctx, "http", "sandbox:80")
 }
 
 // dialError says that no connection was made, so nothing was sent.
@@ -92,21 +95,49 @@ func (t *Transport) current(ctx context.Context) (*http.ClientConn, error) {
 	if cc, err := t.usable(); cc != nil || err != nil {
 		return cc, err
 	}
-	cc, err := t.http.NewClientConn(ctx, "http", "sandbox:80")
+	conn, err := t.dial(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		return nil, &dialError{err}
 	}
+	return t.take(ctx, conn)
+}
+
+// take makes conn the current connection. A peer that does not read cannot
+// hold it longer than ctx or the transport lives.
+func (t *Transport) take(ctx context.Context, conn net.Conn) (*http.ClientConn, error) {
+	t.mu.Lock()
+	t.raw = conn
+	if t.closed {
+		_ = conn.Close()
+	}
+	t.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	cc, err := over(ctx, conn)
+	ended := !stop()
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	t.raw = nil
+	switch {
+	case err == nil && !ended && !t.closed:
+		t.conn = cc
+		return cc, nil
+	case err == nil:
 		_ = cc.Close()
-		return nil, &dialError{errTransportClosed}
+	default:
+		_ = conn.Close()
 	}
-	t.conn = cc
-	return cc, nil
+	switch {
+	case ended:
+		return nil, ctx.Err()
+	case t.closed:
+		return nil, &dialError{errTransportClosed}
+	default:
+		return nil, &dialError{err}
+	}
 }
 
 // usable returns the connection if it takes requests, nil if there is none.
@@ -143,6 +174,9 @@ func (t *Transport) Close() error {
 	}
 	if t.conn != nil {
 		_ = t.conn.Close()
+	}
+	if t.raw != nil {
+		_ = t.raw.Close()
 	}
 	t.old, t.conn = nil, nil
 	return nil
