@@ -9,10 +9,9 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
 
 // entry describes what is at path, shown to the client under that name. A link
@@ -103,7 +102,7 @@ func ensureDir(path string) error {
 			return err
 		}
 	}
-	err = os.Mkdir(path, 0o777) //nolint:gosec // E2B's 0755 comes from the umask
+	err = os.Mkdir(path, 0o777)
 	if errors.Is(err, fs.ErrExist) {
 		// Someone else made it meanwhile, or a link that leads nowhere.
 		if info, serr := os.Stat(path); serr == nil && info.IsDir() {

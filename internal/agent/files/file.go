@@ -22,7 +22,7 @@ type file struct {
 	stat unix.Stat_t
 }
 
-var errNotRegular = errors.New("not a regular file") //nolint:gochecknoglobals // a sentinel, never changed
+var errNotRegular = errors.New("not a regular file")
 
 // openFile opens the regular file at path, following links. Anything else is
 // errNotRegular, and opening it neither waits nor has effects on it. It runs
@@ -68,7 +68,7 @@ func (f *file) kind() error {
 // what this very process has open, whatever the user may do. Where the system
 // call is missing, the kernel's checks on the file itself remain.
 func openat2(path string, flags int, perm uint32) (int, error) {
-	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS} //nolint:gosec // flags are positive
+	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(perm)
 	}

@@ -23,10 +23,9 @@ import (
 	"sync"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem/filesystemconnect"
 	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
+	"golang.org/x/sys/unix"
 )
 
 // Account is a user inside the sandbox.
@@ -104,7 +103,7 @@ type Service struct {
 // New returns the service. The caller closes it.
 func New(opts Options) *Service {
 	opts.setDefaults()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
 	return &Service{
 		opts: opts, ctx: ctx, stop: stop,
 		buffers:  sync.Pool{New: func() any { return new([copyBuffer]byte) }},
@@ -194,4 +193,4 @@ func named(known map[uint32]string, find func(uint32) string, id uint32) string 
 	return name
 }
 
-var errClosed = errors.New("the sandbox is shutting down") //nolint:gochecknoglobals // a sentinel, never changed
+var errClosed = errors.New("the sandbox is shutting down")

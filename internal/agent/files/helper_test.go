@@ -19,10 +19,9 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem/filesystemconnect"
+	"golang.org/x/sys/unix"
 )
 
 // world is a running service and the home of its user.
@@ -36,10 +35,10 @@ type world struct {
 
 // start serves home for the account "user", who is this process itself unless
 // edit says otherwise.
-func start(t testing.TB, edit func(*files.Options)) *world {
+func start(t *testing.T, edit func(*files.Options)) *world {
 	t.Helper()
 	home := t.TempDir()
-	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid()) //nolint:gosec // ids are 32 bits
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	opts := files.Options{
 		OwnUID: true,
 		Lookup: func(name string) (files.Account, error) {
@@ -76,10 +75,10 @@ func start(t testing.TB, edit func(*files.Options)) *world {
 
 func (w *world) path(name string) string { return filepath.Join(w.home, name) }
 
-func (w *world) write(t testing.TB, name, content string) string {
+func (w *world) write(t *testing.T, name, content string) string {
 	t.Helper()
 	p := w.path(name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(content), 0o644)); err != nil { //nolint:gosec // as E2B
+	if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(content), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -91,7 +90,7 @@ type answer struct {
 	body string
 }
 
-func (w *world) do(t testing.TB, method, query string, body io.Reader, headers ...string) answer {
+func (w *world) do(t *testing.T, method, query string, body io.Reader, headers ...string) answer {
 	t.Helper()
 	url := w.url + "/files"
 	if strings.HasPrefix(query, "/") {
@@ -123,19 +122,19 @@ func (w *world) do(t testing.TB, method, query string, body io.Reader, headers .
 	return answer{res, string(data)}
 }
 
-func (w *world) get(t testing.TB, path string, headers ...string) answer {
+func (w *world) get(t *testing.T, path string, headers ...string) answer {
 	t.Helper()
 	return w.do(t, http.MethodGet, "path="+escape(path), nil, headers...)
 }
 
-func (w *world) put(t testing.TB, path, content string, headers ...string) answer {
+func (w *world) put(t *testing.T, path, content string, headers ...string) answer {
 	t.Helper()
 	return w.do(t, http.MethodPost, "path="+escape(path), strings.NewReader(content),
 		append([]string{"Content-Type", "application/octet-stream"}, headers...)...)
 }
 
 // message is the text of an error answer, checked for its shape.
-func (a answer) message(t testing.TB) string {
+func (a answer) message(t *testing.T) string {
 	t.Helper()
 	var e struct {
 		Code    int
@@ -148,7 +147,7 @@ func (a answer) message(t testing.TB) string {
 }
 
 // form is a multipart body of parts named file with these names and contents.
-func form(t testing.TB, parts ...string) (io.Reader, string) {
+func form(t *testing.T, parts ...string) (io.Reader, string) {
 	t.Helper()
 	var buf bytes.Buffer
 	mw := multipart.NewWriter(&buf)
@@ -170,7 +169,7 @@ func form(t testing.TB, parts ...string) (io.Reader, string) {
 
 func escape(s string) string { return url.QueryEscape(s) }
 
-func mkfifo(t testing.TB, path string) {
+func mkfifo(t *testing.T, path string) {
 	t.Helper()
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -178,7 +177,7 @@ func mkfifo(t testing.TB, path string) {
 }
 
 // wantCode checks the code of an RPC error and how its message begins.
-func wantCode(t testing.TB, err error, code connect.Code, prefix string) {
+func wantCode(t *testing.T, err error, code connect.Code, prefix string) {
 	t.Helper()
 	var ce *connect.Error
 	if !errors.As(err, &ce) || ce.Code() != code || !strings.HasPrefix(ce.Message(), prefix) {

@@ -13,14 +13,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
-
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestDownload(t *testing.T) {
@@ -73,12 +72,24 @@ func TestDownload_encoding(t *testing.T) {
 		status int
 		gzip   bool
 	}{
-		{"none", 200, false}, {"identity", 200, false}, {"gzip", 200, true}, {"gzip, deflate", 200, true},
-		{"deflate, br", 200, false}, {"GZIP;q=0.5", 200, true}, {"gzip;q=0", 200, false},
-		{"identity, gzip", 200, false}, {"gzip, identity", 200, true}, {"gzip;q=0.4, identity;q=0.5", 200, false},
-		{"*", 200, false}, {"identity;q=0, *", 200, true}, {"*;q=0, gzip", 200, true},
-		{"identity;q=0", 406, false}, {"br, *;q=0", 406, false}, {"gzip;q=0, identity;q=0, *", 406, false},
-		{"gzip;q=NaN", 200, true}, {";;;,,,=", 200, false},
+		{"none", 200, false},
+		{"identity", 200, false},
+		{"gzip", 200, true},
+		{"gzip, deflate", 200, true},
+		{"deflate, br", 200, false},
+		{"GZIP;q=0.5", 200, true},
+		{"gzip;q=0", 200, false},
+		{"identity, gzip", 200, false},
+		{"gzip, identity", 200, true},
+		{"gzip;q=0.4, identity;q=0.5", 200, false},
+		{"*", 200, false},
+		{"identity;q=0, *", 200, true},
+		{"*;q=0, gzip", 200, true},
+		{"identity;q=0", 406, false},
+		{"br, *;q=0", 406, false},
+		{"gzip;q=0, identity;q=0, *", 406, false},
+		{"gzip;q=NaN", 200, true},
+		{";;;,,,=", 200, false},
 	}
 	for _, tt := range tests {
 		got := w.get(t, "x.json", "Accept-Encoding", tt.accept)
@@ -145,6 +156,27 @@ func TestDownload_refused(t *testing.T) {
 	}
 }
 
+// Code inside can take a lease, which lets an opener wait for most of a minute.
+func TestFiles_leasedByAnother(t *testing.T) {
+	t.Parallel()
+	w := start(t, nil)
+	f, err := os.Open(w.write(t, "x", "old"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		t.Skipf("needs a file system with leases: %v", err)
+	}
+	begun := time.Now()
+	if got := w.put(t, "x", "new"); got.StatusCode != 409 || time.Since(begun) > 10*time.Second {
+		t.Errorf("%d %s after %v", got.StatusCode, got.body, time.Since(begun))
+	}
+	if got := w.content(t, "x"); got != "old" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestDownload_pseudoFiles(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil)
@@ -179,7 +211,7 @@ type entry struct {
 	Metadata         map[string]string
 }
 
-func entries(t testing.TB, a answer) []entry {
+func entries(t *testing.T, a answer) []entry {
 	t.Helper()
 	var out []entry
 	if err := json.Unmarshal([]byte(a.body), &out); err != nil || a.StatusCode != 200 ||
@@ -189,7 +221,7 @@ func entries(t testing.TB, a answer) []entry {
 	return out
 }
 
-func (w *world) content(t testing.TB, name string) string {
+func (w *world) content(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(w.path(name))
 	if err != nil {
@@ -347,7 +379,7 @@ func TestUpload_fullDisk(t *testing.T) {
 	}
 	w := start(t, nil)
 	mnt := w.path("mnt")
-	if err := os.Mkdir(mnt, 0o755); err != nil { //nolint:gosec // a test's
+	if err := os.Mkdir(mnt, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", mnt, "tmpfs", 0, "size=64k,nr_inodes=4"); err != nil {

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
+	"golang.org/x/sys/unix"
 )
 
 func FuzzResolve(f *testing.F) {

@@ -13,9 +13,8 @@ import (
 	"slices"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"golang.org/x/sys/unix"
 )
 
 // ListDir lists a directory, depth levels deep (0 is 1), not entering links.
@@ -110,7 +109,7 @@ func (l *listing) read(path string) ([]string, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	dir := os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor is not negative
+	dir := os.NewFile(uintptr(fd), path)
 	defer func() { _ = dir.Close() }()
 	var found []string
 	for {

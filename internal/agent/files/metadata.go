@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
+	"golang.org/x/sys/unix"
 )
 
 // Metadata lives in extended attributes below this prefix, where code in the

@@ -81,7 +81,7 @@ func openDirAt(dirfd int, name string) (*os.File, error) {
 	if unix.Fstat(fd, &st) == nil && st.Mode&0o700 != 0o700 {
 		_ = unix.Fchmod(fd, 0o700) // if it may not, deleting will tell
 	}
-	return os.NewFile(uintptr(fd), filepath.Base(name)), nil //nolint:gosec // a descriptor is not negative
+	return os.NewFile(uintptr(fd), filepath.Base(name)), nil
 }
 
 // empty deletes what is in dir, in rounds of bounded size until nothing is
@@ -114,7 +114,7 @@ func (rm *remover) empty(dir *os.File, depth int) {
 
 // one deletes the entry name of dir and reports whether it is gone from there.
 func (rm *remover) one(dir *os.File, name string, depth int) bool {
-	fd := int(dir.Fd()) //nolint:gosec // a descriptor fits
+	fd := int(dir.Fd())
 	err := unix.Unlinkat(fd, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return true
@@ -154,7 +154,7 @@ func (rm *remover) moveUp(fd int, name string) bool {
 	for {
 		rm.moved++
 		up := ".removed-" + strconv.Itoa(rm.moved)
-		err := unix.Renameat2(fd, name, int(rm.top.Fd()), up, unix.RENAME_NOREPLACE) //nolint:gosec // a descriptor fits
+		err := unix.Renameat2(fd, name, int(rm.top.Fd()), up, unix.RENAME_NOREPLACE)
 		switch {
 		case err == nil, errors.Is(err, unix.ENOENT):
 			return true

@@ -16,9 +16,8 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
+	"golang.org/x/sys/unix"
 )
 
 // uploaded is one file in the answer to an upload.

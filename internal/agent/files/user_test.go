@@ -12,15 +12,14 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"golang.org/x/sys/unix"
 )
 
 // asUser serves the home of uid 1000, with secrets of root's beside it, and
 // switches to that user for every access.
-func asUser(t testing.TB) *world {
+func asUser(t *testing.T) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: only it can take another user's rights")
@@ -39,9 +38,9 @@ func asUser(t testing.TB) *world {
 		}
 	})
 	home = w.home
-	err := errors.Join(os.Chmod(filepath.Dir(home), 0o755), os.Chown(home, 1000, 1000), //nolint:gosec // the user must reach it
+	err := errors.Join(os.Chmod(filepath.Dir(home), 0o755), os.Chown(home, 1000, 1000),
 		os.Mkdir(w.path("roots"), 0o700), os.WriteFile(w.path("roots/secret"), []byte("s3cret"), 0o600),
-		os.WriteFile(w.path("readonly"), []byte("root's"), 0o644), os.Symlink("roots/secret", w.path("link")), //nolint:gosec // readable
+		os.WriteFile(w.path("readonly"), []byte("root's"), 0o644), os.Symlink("roots/secret", w.path("link")),
 		os.Symlink("readonly", w.path("link-w")), os.Symlink("roots", w.path("dirlink")))
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +114,7 @@ func TestAsUser_whatIsMadeBelongsToTheUser(t *testing.T) {
 	}
 	// Root inside is uid 0 without capabilities: it is refused where it is not
 	// the owner and has no right.
-	if err := os.Chmod(w.path("a"), 0o700); err != nil { //nolint:gosec // to close it
+	if err := os.Chmod(w.path("a"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	st, err := w.rpc.Stat(t.Context(), connect.NewRequest(&pb.StatRequest{Path: "a/b/f"}))
@@ -139,7 +138,7 @@ func TestAsUser_ownReadOnlyFiles(t *testing.T) {
 	if got := w.put(t, "cache/x/f", ""); got.StatusCode != 200 {
 		t.Fatalf("%d %s", got.StatusCode, got.body)
 	}
-	if err := errors.Join(os.Chmod(w.path("cache/x"), 0), os.Chmod(w.path("cache"), 0o500)); err != nil { //nolint:gosec // as caches are
+	if err := errors.Join(os.Chmod(w.path("cache/x"), 0), os.Chmod(w.path("cache"), 0o500)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.rpc.Remove(t.Context(), connect.NewRequest(&pb.RemoveRequest{Path: "cache"})); err != nil {
@@ -170,7 +169,7 @@ func TestAsUser_swappedFiles(t *testing.T) {
 			case 1:
 				_ = unix.Mkfifo(name, 0o666)
 			default:
-				_ = os.WriteFile(name, []byte("own"), 0o666) //nolint:gosec // the user's
+				_ = os.WriteFile(name, []byte("own"), 0o666)
 			}
 		}
 	}()

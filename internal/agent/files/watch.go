@@ -12,9 +12,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"golang.org/x/sys/unix"
 )
 
 // watch turns the kernel's events about one directory, and those below it when
@@ -115,7 +114,7 @@ func (w *watch) open(allowNetwork bool) error {
 
 // network reports whether inotify misses what others do on this file system.
 func network(magic int64) bool {
-	switch uint32(magic) { //nolint:gosec // magic numbers are 32 bits
+	switch uint32(magic) {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC:
 		return true
 	}
@@ -176,7 +175,7 @@ func (w *watch) below(dir string, announce bool) error {
 // subdirs gives the directories in dir. It is closed before any of them is
 // looked at, so that deep trees do not use up the descriptors.
 func (w *watch) subdirs(dir string, announce bool) ([]string, error) {
-	f, err := os.Open(dir) //nolint:gosec // with the user's rights
+	f, err := os.Open(dir)
 	if err != nil {
 		return nil, nil //nolint:nilerr // gone or not readable: nothing to watch
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
@@ -29,7 +28,7 @@ func show(ev *pb.FilesystemEvent) string {
 }
 
 // watcher is a WatchDir stream that has started.
-func (w *world) watch(t testing.TB, ctx context.Context, req *pb.WatchDirRequest, headers ...string) *connect.ServerStreamForClient[pb.WatchDirResponse] {
+func (w *world) watch(ctx context.Context, t *testing.T, req *pb.WatchDirRequest, headers ...string) *connect.ServerStreamForClient[pb.WatchDirResponse] {
 	t.Helper()
 	r := connect.NewRequest(req)
 	for i := 0; i < len(headers); i += 2 {
@@ -47,7 +46,7 @@ func (w *world) watch(t testing.TB, ctx context.Context, req *pb.WatchDirRequest
 }
 
 // until reads events up to want, which must come.
-func until(t testing.TB, st *connect.ServerStreamForClient[pb.WatchDirResponse], want string) []string {
+func until(t *testing.T, st *connect.ServerStreamForClient[pb.WatchDirResponse], want string) []string {
 	t.Helper()
 	var seen []string
 	for st.Receive() {
@@ -62,7 +61,7 @@ func until(t testing.TB, st *connect.ServerStreamForClient[pb.WatchDirResponse],
 	return nil
 }
 
-func limited(t testing.TB) context.Context {
+func limited(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
@@ -73,7 +72,7 @@ func TestWatchDir_recursive(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil)
 	w.write(t, "old/f", "")
-	st := w.watch(t, limited(t), &pb.WatchDirRequest{Path: "~", Recursive: true})
+	st := w.watch(limited(t), t, &pb.WatchDirRequest{Path: "~", Recursive: true})
 	w.write(t, "old/f", "more")
 	until(t, st, "WRITE old/f")
 	w.write(t, "a/b/c/deep", "x") // made before its directories can be watched
@@ -98,7 +97,7 @@ func TestWatchDir_plainWithEntries(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil)
 	w.write(t, "sub/f", "")
-	st := w.watch(t, limited(t), &pb.WatchDirRequest{Path: w.home, IncludeEntry: true})
+	st := w.watch(limited(t), t, &pb.WatchDirRequest{Path: w.home, IncludeEntry: true})
 	w.write(t, "sub/g", "")
 	w.write(t, "bad\xff", "")
 	seen := until(t, st, "CREATE bad\uFFFD FILE_TYPE_FILE")
@@ -116,13 +115,13 @@ func TestWatchDir_plainWithEntries(t *testing.T) {
 func TestWatchDir_keepaliveAndEnd(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil)
-	st := w.watch(t, limited(t), &pb.WatchDirRequest{}, "Keepalive-Ping-Interval", "1")
+	st := w.watch(limited(t), t, &pb.WatchDirRequest{}, "Keepalive-Ping-Interval", "1")
 	if !st.Receive() || st.Msg().GetKeepalive() == nil {
 		t.Errorf("got %v, %v, want a keepalive", st.Msg(), st.Err())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	st = w.watch(t, ctx, &pb.WatchDirRequest{})
+	st = w.watch(ctx, t, &pb.WatchDirRequest{})
 	for st.Receive() {
 	}
 	wantCode(t, st.Err(), connect.CodeDeadlineExceeded, "")
@@ -173,7 +172,7 @@ func TestWatch_refused(t *testing.T) {
 }
 
 // poll fetches events until want has come or the watcher fails.
-func (w *world) poll(t testing.TB, id, want string) ([]string, error) {
+func (w *world) poll(t *testing.T, id, want string) ([]string, error) {
 	t.Helper()
 	ctx, seen := limited(t), []string(nil)
 	for {
@@ -223,7 +222,7 @@ func TestWatcher_polled(t *testing.T) {
 func TestClose_endsAllWatching(t *testing.T) {
 	// Not parallel: it counts goroutines.
 	w := start(t, nil)
-	st := w.watch(t, t.Context(), &pb.WatchDirRequest{Recursive: true})
+	st := w.watch(t.Context(), t, &pb.WatchDirRequest{Recursive: true})
 	for range 3 {
 		if _, err := w.rpc.CreateWatcher(t.Context(), connect.NewRequest(&pb.CreateWatcherRequest{})); err != nil {
 			t.Fatal(err)

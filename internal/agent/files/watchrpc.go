@@ -13,10 +13,9 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/fsnotify/fsnotify"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"google.golang.org/protobuf/proto"
 )
 
 // WatchDir streams events until the client or the service ends it.
@@ -101,7 +100,7 @@ type pollWatcher struct {
 const maxEventBytes = 4 << 20
 
 // CreateWatcher starts a watcher that lives until RemoveWatcher or Close.
-func (r *rpc) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
+func (r *rpc) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) { //nolint:contextcheck // a watcher outlives the request
 	path := req.Msg.GetPath()
 	acct, err := r.user(req.Header(), &path)
 	if err != nil {
@@ -111,7 +110,7 @@ func (r *rpc) CreateWatcher(_ context.Context, req *connect.Request[filesystem.C
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(r.s.ctx) //nolint:contextcheck // it outlives the request
+	ctx, stop := context.WithCancel(r.s.ctx)
 	p := &pollWatcher{stop: stop, done: make(chan struct{})}
 	w.emit = func(ev *filesystem.FilesystemEvent) error { return p.keep(ev, r.s.opts.MaxEvents) }
 	id := "w" + rand.Text()

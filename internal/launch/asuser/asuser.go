@@ -89,7 +89,7 @@ func current() (identity, error) {
 		return id, fmt.Errorf("switch user: read groups: %w", err)
 	}
 	for _, g := range groups {
-		id.groups = append(id.groups, uint32(g)) //nolint:gosec // the kernel's gids are 32 bits
+		id.groups = append(id.groups, uint32(g))
 	}
 	if id.effective, err = capget(); err != nil {
 		return id, err

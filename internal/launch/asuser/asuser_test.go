@@ -19,18 +19,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func needRoot(t testing.TB) {
-	t.Helper()
+func needRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: only it can take another user's rights")
+		tb.Skip("needs root: only it can take another user's rights")
 	}
 }
 
 // openDir is a directory that every user can reach and enter.
-func openDir(t testing.TB) string {
+func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)); err != nil { //nolint:gosec // a test's
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -104,7 +104,7 @@ func TestDo_filesBelongToTheUser(t *testing.T) {
 	}
 }
 
-func fsIDs(t testing.TB) [2]uintptr {
+func fsIDs(t *testing.T) [2]uintptr {
 	t.Helper()
 	uid, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0)
 	gid, _, _ := unix.RawSyscall(unix.SYS_SETFSGID, ^uintptr(0), 0, 0)
@@ -122,7 +122,7 @@ func TestDo_restoresAfterErrorPanicAndNesting(t *testing.T) {
 	if err := asuser.Do(user, func() error { return boom }); !errors.Is(err, boom) {
 		t.Errorf("got %v, want the function's error", err)
 	}
-	if err := asuser.Do(user, func() error { panic("boom") }); err == nil {
+	if err := asuser.Do(user, func() error { panic("boom") }); err == nil { //nolint:forbidigo // what it is about
 		t.Error("a panic was no error")
 	}
 	err := asuser.Do(user, func() error {
@@ -149,7 +149,7 @@ func TestDo_concurrentCallsDoNotMix(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			uid := uint32(1000 + i) //nolint:gosec // small
+			uid := uint32(1000 + i)
 			for range 200 {
 				err := asuser.Do(asuser.Cred{UID: uid, GID: uid}, func() error {
 					runtime.Gosched()
@@ -201,7 +201,7 @@ func TestAgentIdentity(t *testing.T) {
 	exe := filepath.Join(open, "test")
 	data, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = errors.Join(os.WriteFile(exe, data, 0o755), os.WriteFile(filepath.Join(open, "rootonly"), nil, 0o600)) //nolint:gosec // to be run
+		err = errors.Join(os.WriteFile(exe, data, 0o755), os.WriteFile(filepath.Join(open, "rootonly"), nil, 0o600))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestAgentIdentity(t *testing.T) {
 		"few":  {unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_DAC_OVERRIDE},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestAgentIdentity$", "-test.count=1") //nolint:gosec // this test
+			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestAgentIdentity$", "-test.count=1")
 			cmd.Env = append(os.Environ(), step+"="+name, "GLOVEBOX_TEST_ASUSER_DIR="+open)
 			cmd.Dir = open
 			cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -226,8 +226,9 @@ func TestAgentIdentity(t *testing.T) {
 }
 
 func checkFew(t *testing.T, dir string) {
+	t.Helper()
 	rootonly := filepath.Join(dir, "rootonly")
-	read := func() error { _, err := os.ReadFile(rootonly); return err } //nolint:gosec // the test's
+	read := func() error { _, err := os.ReadFile(rootonly); return err }
 	if err := read(); err != nil {
 		t.Fatalf("control: CAP_DAC_OVERRIDE does not help: %v", err)
 	}

@@ -54,17 +54,17 @@ func apply(uid, gid uint32, groups []uint32, effective uint64) error {
 
 func setfsuid(uid uint32) uint32 {
 	old, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)
-	return uint32(old) //nolint:gosec // a uid is 32 bits
+	return uint32(old)
 }
 
 func setfsgid(gid uint32) uint32 {
 	old, _, _ := unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
-	return uint32(old) //nolint:gosec // a gid is 32 bits
+	return uint32(old)
 }
 
 func setgroups(groups []uint32) error {
 	_, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
-		uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0)
+		uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0) //nolint:gosec // an array for the kernel
 	if errno != 0 {
 		return errno
 	}
@@ -88,7 +88,7 @@ func capset(effective uint64) error {
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	data[0].Effective, data[1].Effective = uint32(effective), uint32(effective>>32) //nolint:gosec // split in halves
+	data[0].Effective, data[1].Effective = uint32(effective), uint32(effective>>32)
 	if err := unix.Capset(&hdr, &data[0]); err != nil {
 		return fmt.Errorf("set capabilities: %w", err)
 	}
