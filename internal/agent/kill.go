@@ -1,0 +1,308 @@
+//go:build linux
+
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
+)
+
+// What a kill reached, on the wire.
+const (
+	scopeTree    = "tree"
+	scopeSession = "session"
+)
+
+// killRounds bounds how often a session that keeps forking is looked through.
+const killRounds = 64
+
+// alive tells whether the process has not ended yet.
+func (c *command) alive() bool {
+	if c.proc == nil {
+		return false
+	}
+	select {
+	case <-c.proc.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the command's tree for a reason of ours. The first reason stays.
+func (c *command) kill(reason gloveboxv1.End_Reason) {
+	c.mu.Lock()
+	if c.end == nil && c.killed == gloveboxv1.End_REASON_UNSPECIFIED && (c.alive() || reason == gloveboxv1.End_REASON_OUTPUT_LIMIT) {
+		c.killed = reason
+	}
+	c.mu.Unlock()
+	if c.alive() {
+		c.killTree()
+	}
+}
+
+// killTree sends SIGKILL to all that the command started, as far as that is
+// tracked: its group, else its session.
+func (c *command) killTree() {
+	scope := scopeSession
+	if c.group != nil && c.group.Kill() == nil {
+		scope = scopeTree
+	} else {
+		c.signalSession(unix.SIGKILL)
+	}
+	if c.proc != nil {
+		_ = c.proc.Signal(unix.SIGKILL)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.scope = scope
+}
+
+// killAll also reaches the descendants of a command that has ended.
+func (c *command) killAll() {
+	if c.proc != nil {
+		c.killTree()
+	}
+}
+
+// signalSession sends sig to every process of the command's session; SIGKILL
+// until none is left.
+func (c *command) signalSession(sig unix.Signal) {
+	for range killRounds {
+		members := session(int(c.pid))
+		sent := 0
+		for _, m := range members {
+			// Security: once the leader was reaped the kernel may have given
+			// its number to a stranger's session. Ours descend from the agent.
+			if c.alive() || m.pid != int(c.pid) && descends(m.ppid) {
+				_ = unix.Kill(m.pid, sig)
+				sent++
+			}
+		}
+		if sig != unix.SIGKILL || sent == 0 {
+			return
+		}
+	}
+}
+
+// descends tells whether pid is the agent or below it.
+func descends(pid int) bool {
+	self := os.Getpid()
+	for range 128 {
+		if pid == self {
+			return true
+		}
+		if pid <= 1 {
+			return false
+		}
+		b, err := readBounded("/proc/"+strconv.Itoa(pid)+"/stat", 4096)
+		if err != nil {
+			return false
+		}
+		st, ok := parseStat(b)
+		if !ok {
+			return false
+		}
+		pid = st.ppid
+	}
+	return false
+}
+
+// member is a live process of a session.
+type member struct {
+	pid, ppid int
+	cpu       time.Duration // its own and its waited-for children's
+}
+
+// session lists the live processes of session sid.
+func session(sid int) []member {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	var out []member
+	for {
+		names, err := d.Readdirnames(256)
+		for _, name := range names {
+			pid, perr := strconv.Atoi(name)
+			if perr != nil {
+				continue
+			}
+			b, rerr := readBounded("/proc/"+name+"/stat", 4096)
+			if rerr != nil {
+				continue
+			}
+			st, ok := parseStat(b)
+			if ok && st.session == sid && st.alive {
+				out = append(out, member{pid, st.ppid, st.cpu})
+			}
+		}
+		if err != nil {
+			return out
+		}
+	}
+}
+
+// procStat is what we need of /proc/PID/stat.
+type procStat struct {
+	ppid    int
+	session int
+	alive   bool
+	cpu     time.Duration
+}
+
+// userHZ is the unit of times in /proc, the same on every Linux we run on.
+const userHZ = 100
+
+// parseStat reads a stat line. The program chooses its own name in it, which
+// may hold spaces and parentheses.
+func parseStat(b []byte) (procStat, bool) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return procStat{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 15 {
+		return procStat{}, false
+	}
+	st := procStat{alive: f[0][0] != 'Z' && f[0][0] != 'X'}
+	var err error
+	if st.ppid, err = strconv.Atoi(string(f[1])); err != nil {
+		return procStat{}, false
+	}
+	if st.session, err = strconv.Atoi(string(f[3])); err != nil {
+		return procStat{}, false
+	}
+	var ticks int64
+	for _, v := range f[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(string(v), 10, 64)
+		if err != nil || n < 0 || n > 1<<40 {
+			return procStat{}, false
+		}
+		ticks += n
+	}
+	st.cpu = time.Duration(ticks) * (time.Second / userHZ)
+	return st, true
+}
+
+// cpu is the time used by the command's tree so far.
+func (c *command) cpu() time.Duration {
+	if c.group != nil {
+		if d, err := c.group.CPU(); err == nil {
+			return d
+		}
+	}
+	if !c.alive() {
+		if c.proc == nil {
+			return 0
+		}
+		return c.proc.Status().CPU
+	}
+	var sum time.Duration
+	for _, m := range session(int(c.pid)) {
+		sum += m.cpu
+	}
+	return sum
+}
+
+// watchCPU kills the command when its tree has used limit. It looks more often
+// as the limit comes nearer.
+func (c *command) watchCPU(limit time.Duration) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.proc.Done():
+			return
+		case <-c.s.ctx.Done():
+			return
+		case <-timer.C:
+		}
+		left := limit - c.cpu()
+		if left <= 0 {
+			c.kill(gloveboxv1.End_REASON_CPU_LIMIT)
+			return
+		}
+		timer.Reset(min(max(left/time.Duration(2*runtime.NumCPU()), 5*time.Millisecond), 250*time.Millisecond))
+	}
+}
+
+// report says how the command ended, from what wait and the counters say.
+func (c *command) report(held bool) *gloveboxv1.End {
+	end := &gloveboxv1.End{Reason: gloveboxv1.End_REASON_EXITED, PipesHeld: held, Usage: c.usage()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.alive() { // the kernel would not let it die
+		end.Reason, end.Code, end.Signal = gloveboxv1.End_REASON_SIGNALED, -1, int32(unix.SIGKILL)
+	} else if st := c.proc.Status(); st.Signal != 0 {
+		end.Reason, end.Code, end.Signal = gloveboxv1.End_REASON_SIGNALED, -1, int32(st.Signal)
+	} else {
+		end.Code = int32(st.Code) //nolint:gosec // a byte
+	}
+	// A command that ended by itself before our kill came has exited. Output
+	// is read after it was written, so its limit counts even then.
+	if c.killed != 0 && (end.Signal == int32(unix.SIGKILL) || c.killed == gloveboxv1.End_REASON_OUTPUT_LIMIT) {
+		end.Reason = c.killed
+	}
+	c.sealOutput(end)
+	end.KillScope = c.scope
+	return end
+}
+
+// sealOutput notes what became of the output. The caller holds c.mu.
+func (c *command) sealOutput(end *gloveboxv1.End) {
+	end.StdoutTruncated, end.StderrTruncated = c.truncated[0], c.truncated[1]
+	if c.truncated[0] || c.truncated[1] {
+		end.Hits = append(end.Hits, "output")
+	}
+}
+
+// usage is what the command has used so far.
+func (c *command) usage() *gloveboxv1.Usage {
+	u := &gloveboxv1.Usage{CpuNs: int64(c.cpu())}
+	if c.group != nil {
+		u.PeakMemoryBytes, u.PeakProcesses = c.group.Peak()
+	}
+	if u.PeakMemoryBytes == 0 && c.proc != nil && !c.alive() {
+		u.PeakMemoryBytes = c.proc.Status().MaxRSS
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u.WallNs = int64(c.wall); u.WallNs == 0 {
+		u.WallNs = int64(time.Since(c.started))
+	}
+	u.StdoutBytes, u.StderrBytes = c.bytes[0], c.bytes[1]
+	return u
+}
+
+// signal sends sig to the process, or to its whole tree.
+func (c *command) signal(sig unix.Signal, tree bool) error {
+	switch {
+	case !tree:
+		if !c.alive() {
+			return unix.ESRCH
+		}
+		return c.proc.Signal(sig)
+	case c.proc == nil:
+		return unix.ESRCH
+	case sig == unix.SIGKILL:
+		c.killTree()
+		return nil
+	}
+	c.signalSession(sig)
+	return nil
+}
+
+// noProcess tells whether err means that there is nothing to signal.
+func noProcess(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrProcessDone)
+}
