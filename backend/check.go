@@ -153,18 +153,17 @@ func (c Command) Validate() error {
 	return nil
 }
 
-// asked lists the controls that spec sets a value for, with their fields.
-func (s Spec) asked() []struct {
+// request is a control that a field of Spec can ask for.
+type request struct {
 	c     Control
 	field string
 	set   bool
-} {
+}
+
+// asked lists the controls that spec sets a value for, with their fields.
+func (s Spec) asked() []request {
 	l := s.Limits
-	return []struct {
-		c     Control
-		field string
-		set   bool
-	}{
+	return []request{
 		{ControlMemory, "limits.memory", l.Memory != 0},
 		{ControlCPU, "limits.cpus", l.CPUs != 0},
 		{ControlPids, "limits.pids", l.Pids != 0},
@@ -210,6 +209,22 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 	if err := c.admitFeatures(spec, refuse); err != nil {
 		return spec, nil, err
 	}
+	warnings, err := c.admitControls(spec, asked, refuse)
+	if err != nil {
+		return spec, nil, err
+	}
+	spec.Limits = spec.Limits.WithDefaults()
+	if spec.Lifetime == 0 {
+		spec.Lifetime = DefaultLifetime
+	}
+	if spec.OnExpiry == "" {
+		spec.OnExpiry = ExpiryDestroy
+	}
+	return spec, warnings, nil
+}
+
+// admitControls checks what was asked for, and what Strict demands besides.
+func (c Capabilities) admitControls(spec Spec, asked []request, refuse func(field, why, fix string) error) ([]string, error) {
 	var warnings []string
 	for _, a := range asked {
 		if !a.set {
@@ -224,10 +239,10 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 		case advisory:
 			warnings = append(warnings, fmt.Sprintf("%s is advisory and %s here: %s", a.field, claim.Enforcement, note(claim)))
 		case claim.Enforcement == BestEffort:
-			return spec, nil, refuse(a.field, "only best effort here ("+note(claim)+") and strict is set",
+			return nil, refuse(a.field, "only best effort here ("+note(claim)+") and strict is set",
 				"name "+string(a.c)+" in advisory, drop strict, or choose another backend")
 		default:
-			return spec, nil, refuse(a.field, "cannot be enforced here ("+note(claim)+")",
+			return nil, refuse(a.field, "cannot be enforced here ("+note(claim)+")",
 				"leave it unset, name "+string(a.c)+" in advisory, or choose another backend")
 		}
 	}
@@ -238,19 +253,12 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 		}
 		for _, control := range demanded {
 			if cl := c.Claim(control); cl.Enforcement != Enforced && !slices.Contains(spec.Advisory, control) {
-				return spec, nil, refuse("strict", fmt.Sprintf("%s is %s here (%s)", control, cl.Enforcement, note(cl)),
+				return nil, refuse("strict", fmt.Sprintf("%s is %s here (%s)", control, cl.Enforcement, note(cl)),
 					"name "+string(control)+" in advisory, drop strict, or choose another backend")
 			}
 		}
 	}
-	spec.Limits = spec.Limits.WithDefaults()
-	if spec.Lifetime == 0 {
-		spec.Lifetime = DefaultLifetime
-	}
-	if spec.OnExpiry == "" {
-		spec.OnExpiry = ExpiryDestroy
-	}
-	return spec, warnings, nil
+	return warnings, nil
 }
 
 // strictControls are those that Spec.Strict demands whatever was asked for.

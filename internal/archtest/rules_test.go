@@ -1,0 +1,113 @@
+package archtest_test
+
+// rule says what one part of the module may import. Paths are relative to the
+// module; each entry covers what is below it. An entry that nothing uses any
+// more fails the test, as does a package without a rule.
+type rule struct {
+	part string
+	// own are the module's packages that it may import besides itself.
+	own []string
+	// libraries are import paths of others; the standard library is free.
+	libraries []string
+	why       string
+}
+
+func rules() []rule {
+	wire := []string{"connectrpc.com/connect", "google.golang.org/protobuf"}
+	return []rule{
+		{
+			part: "backend",
+			why:  "the contract is for everybody, so it brings nothing along",
+		},
+		{
+			part: "backend/backendtest", own: []string{"backend"},
+			why: "a fake of the contract needs the contract alone",
+		},
+		{
+			part:      "subprocess",
+			own:       []string{"backend", "internal/agent/boot", "internal/envd", "internal/launch", "internal/state"},
+			libraries: []string{"golang.org/x/sys"},
+			why:       "drivers know the contract and the helpers, never each other, policy, config or server; its executable can be the agent",
+		},
+		{
+			part: "policy", own: []string{"backend"},
+			why: "layers wrap any backend",
+		},
+		{
+			part: "config", own: []string{"backend", "internal/registry", "internal/strict", "policy"},
+			libraries: []string{"github.com/knadh/koanf", "github.com/pelletier/go-toml", "go.yaml.in/yaml"},
+			why:       "it assembles drivers and layers, and is the only one to know koanf",
+		},
+		{
+			part: "cmd/glovebox",
+			own: []string{
+				"backend", "config", "internal/builtin", "internal/lang", "internal/registry", "internal/strict",
+				"internal/term", "internal/version", "policy", "subprocess",
+			},
+			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/term"},
+			why:       "the command line uses what is assembled; subprocess turns it into an agent",
+		},
+		{
+			part: "cmd/glovebox-agent", own: []string{"internal/agent"},
+			why: "the slim agent is the agent and nothing else",
+		},
+		{
+			part: "internal/agent", own: []string{"internal/envd/wire", "internal/launch"},
+			libraries: append([]string{"github.com/fsnotify/fsnotify", "golang.org/x/sys"}, wire...),
+			why:       "it is a small static program in every sandbox",
+		},
+		{
+			part: "internal/launch", libraries: []string{"golang.org/x/sys", "golang.org/x/net/bpf"},
+			why: "it is part of the agent",
+		},
+		{
+			part: "internal/envd/wire", libraries: wire,
+			why: "types alone",
+		},
+		{
+			part: "internal/envd", own: []string{"backend", "internal/envd/wire"}, libraries: wire,
+			why: "the one client of the wire",
+		},
+		{
+			part: "internal/state", own: []string{"backend"}, libraries: []string{"modernc.org/sqlite"},
+			why: "the only one to know the database",
+		},
+		{
+			part: "internal/registry", own: []string{"backend", "internal/strict"},
+			why: "factories of any driver",
+		},
+		{
+			part: "internal/builtin", own: []string{"backend", "internal/registry", "subprocess"},
+			why: "the only list of drivers",
+		},
+		{
+			part: "internal/lang", own: []string{"backend"}, libraries: []string{"github.com/evanw/esbuild"},
+			why: "languages become commands",
+		},
+		{part: "internal/strict", why: "a helper without dependencies"},
+		{part: "internal/term", why: "a helper without dependencies"},
+		{part: "internal/version", why: "a helper without dependencies"},
+		{part: "internal/testenv", why: "a helper of tests without dependencies"},
+		{part: "internal/leak", own: []string{"internal/state"}, why: "it knows where state lies"},
+		{part: "internal/archtest", why: "it reads sources only"},
+	}
+}
+
+// agentModules are the modules that the slim agent is made of besides ours: it
+// runs in every sandbox, so what it is made of is reviewed.
+func agentModules() []string {
+	return []string{
+		"connectrpc.com/connect",
+		"github.com/fsnotify/fsnotify",
+		"golang.org/x/net",
+		"golang.org/x/sys",
+		"google.golang.org/protobuf",
+	}
+}
+
+// longFunctions are those that may be longer than others, with the reason.
+func longFunctions() map[string]string {
+	return map[string]string{
+		"internal/launch/spawn/fork.go fork": "between fork and exec nothing may be called that could grow the stack",
+	}
+}
