@@ -179,7 +179,8 @@ func (s sending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close leaves the pipe open: what the port sends may outlast what it takes.
-func (s sending) Close() error { return nil }
+// Close ends a read that waits for the caller, whom the transport does not
+// wait for. What the port sends may outlast what it takes.
+func (s sending) Close() error { return s.c.CloseWrite() }
 
 var _ net.Conn = (*conn)(nil)

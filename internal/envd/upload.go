@@ -39,6 +39,9 @@ func (f *files) WriteMeta(
 		w.field = "metadata"
 		return f.c.error(w, backend.ErrInvalid, err)
 	}
+	if r == nil {
+		r = strings.NewReader("")
+	}
 	bctx, done, err := f.c.begin(ctx)
 	if err != nil {
 		return f.c.fail(ctx, w, err)
@@ -96,8 +99,6 @@ func (f *files) fill(req *http.Request, src *upload, remote string) {
 // sizeOf is how much r holds, -1 when it does not tell.
 func sizeOf(r io.Reader) int64 {
 	switch r := r.(type) {
-	case nil:
-		return 0
 	case *bytes.Buffer:
 		return int64(r.Len())
 	case *bytes.Reader:
