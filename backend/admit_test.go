@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/backend/backendtest"
-	"github.com/google/go-cmp/cmp"
 )
 
 // capabilities are the fake's, with one control held as firmly as given.

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/backend/backendtest"
-	"github.com/google/go-cmp/cmp"
 )
 
 func runSpec(args ...string) backend.RunSpec {

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/glovebox-dev/glovebox/backend"
 )
 
 func TestIsolation_orderAndText(t *testing.T) {

@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/backend/backendtest"
-	"github.com/google/go-cmp/cmp"
 )
 
 func create(t *testing.T, f *backendtest.Fake, spec backend.Spec) backend.Sandbox {

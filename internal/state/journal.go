@@ -12,9 +12,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/glovebox-dev/glovebox/backend"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/glovebox-dev/glovebox/backend"
 )
 
 // Record is a kept sandbox in the journal: what another process needs to take

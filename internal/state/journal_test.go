@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/state"
-	"github.com/google/go-cmp/cmp"
 )
 
 func journal(t *testing.T, s *state.Store) *state.Journal {

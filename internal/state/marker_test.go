@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/state"
-	"github.com/google/go-cmp/cmp"
 )
 
 // dead takes all dead markers and lets them go again, after use.
