@@ -1,7 +1,9 @@
 package subprocess
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,8 +199,9 @@ func (p *process) kill() {
 	unix.PidfdSendSignal(int(p.pidfd.Fd()), unix.SIGKILL, nil, 0) //nolint:errcheck // gone is what we want
 }
 
-// tail keeps the last of what the agent says before it dies.
+// tail takes what an agent says: a first line, then its last words.
 type tail struct {
+	line chan []byte
 	mu   sync.Mutex
 	buf  bytes.Buffer
 	done chan struct{}
@@ -208,26 +211,33 @@ type tail struct {
 const tailSize = 8 << 10
 
 func newTail(r *os.File) *tail {
-	t := &tail{done: make(chan struct{})}
+	t := &tail{line: make(chan []byte, 1), done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
 		defer r.Close() //nolint:errcheck // read side
-		buf := make([]byte, 2048)
-		for {
-			n, err := r.Read(buf)
+		defer close(t.line)
+		br := bufio.NewReaderSize(r, tailSize)
+		line, err := br.ReadSlice('\n')
+		t.line <- bytes.Clone(line)
+		for buf := make([]byte, 2048); err == nil || errors.Is(err, bufio.ErrBufferFull); {
+			var n int
+			n, err = br.Read(buf)
 			t.mu.Lock()
-			if room := tailSize - t.buf.Len(); n > room {
-				t.buf.Write(buf[:room])
-			} else {
-				t.buf.Write(buf[:n])
-			}
+			t.buf.Write(buf[:min(n, tailSize-t.buf.Len())])
 			t.mu.Unlock()
-			if err != nil {
-				return
-			}
 		}
 	}()
 	return t
+}
+
+// first is the agent's first line.
+func (t *tail) first(ctx context.Context) ([]byte, error) {
+	select {
+	case line := <-t.line:
+		return line, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // words waits a moment for the end of what was said and returns it.

@@ -321,39 +321,32 @@ func once(conn net.Conn) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// handshake asks the agent what it measured and refuses a sandbox that is not
+// handshake reads what the agent measured and refuses a sandbox that is not
 // what was asked for.
 func (m *maker) handshake(ctx context.Context, sb *Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	answered := make(chan struct{})
-	defer close(answered)
-	go func() { // a dead agent answers nothing: do not wait for the timeout
-		select {
-		case <-sb.proc.done:
-			cancel()
-		case <-answered:
-		}
-	}()
-	hello, err := sb.client.Hello(ctx)
+	line, err := sb.proc.errs.first(ctx)
 	if err != nil {
-		select {
-		case <-sb.proc.done:
-			return fmt.Errorf("the agent ended: %s", sanitize(sb.proc.errs.words()))
-		default:
-			return err
-		}
+		return err
+	}
+	var hello launch.Hello
+	if err := json.Unmarshal(line, &hello); err != nil {
+		// It says nothing else while it lives.
+		sb.proc.kill()
+		<-sb.proc.done
+		return fmt.Errorf("the agent ended: %s", sanitize(string(line)+sb.proc.errs.words()))
 	}
 	sb.kernel = m.ex.host.kernel
 	h := m.ex.host
 	spaces := h.mode == launch.ModeMapped || h.mode == launch.ModeSingle
 	switch {
 	case h.mode == launch.ModePlain:
-	case spaces && (!hello.GetOwnPidNamespace() || hello.GetAgentPid() != 1):
+	case spaces && hello.PID != 1:
 		return errors.New("the agent is not the first process of a pid namespace")
-	case !hello.GetSeccomp() || !hello.GetNoNewPrivs():
+	case !hello.Seccomp || !hello.NoNewPrivs:
 		return errors.New("the agent has no system call filter")
-	case h.landlock > 0 && hello.GetLandlockAbi() == 0:
+	case h.landlock > 0 && hello.LandlockABI == 0:
 		return errors.New("the agent has no Landlock domain")
 	}
 	if m.spec.Keep {

@@ -100,3 +100,15 @@ type Rlimit struct {
 	Resource int    `json:"resource"`
 	Value    uint64 `json:"value"`
 }
+
+// Hello is what an agent says on its standard error, one line of JSON, when it
+// is ready to serve. Anything else there is why it ended.
+type Hello struct {
+	PID           int    `json:"pid"` // in its own pid namespace
+	UID           int    `json:"uid"`
+	LandlockABI   int    `json:"landlock_abi"`
+	Seccomp       bool   `json:"seccomp"`
+	NoNewPrivs    bool   `json:"no_new_privs"`
+	CommandGroups bool   `json:"command_groups"`
+	Kernel        string `json:"kernel"`
+}

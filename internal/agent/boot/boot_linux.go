@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,7 +22,6 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
 	"github.com/glovebox-dev/glovebox/internal/launch"
-	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
 )
 
 // Argv0 is the name by which a process knows that it is an agent.
@@ -41,6 +42,11 @@ func Main() int {
 }
 
 func run() error {
+	// A change of the main thread's file ids would clear its death signal, so
+	// nothing else may run there (package asuser).
+	runtime.LockOSThread()
+	// E2B's files and directories have the modes of this mask.
+	unix.Umask(0o022)
 	// An agent holds little and lives in a small reserve: collect often.
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(48 << 20)
@@ -66,13 +72,34 @@ func run() error {
 			return err
 		}
 	}
+	if err := sayHello(cfg, sb); err != nil {
+		return err
+	}
 	err = serve(cfg, srv, conn)
 	// What still runs is killed here where no pid namespace does it.
 	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
 		killDescendants()
 	}
-	_, _ = fs, srv
+	_ = fs.Close()
 	return err
+}
+
+// sayHello tells the launcher, over the pipe that only it reads and before any
+// user code exists, what was measured. A call would do the same and cost more.
+func sayHello(cfg *launch.Config, sb *launch.Sandbox) error {
+	h := measure(cfg, sb)
+	line, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stderr.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("hello: %w", err)
+	}
+	if cfg.Listen {
+		// The launcher will leave; what is said later goes nowhere.
+		return unix.Dup3(0, 2, 0)
+	}
+	return nil
 }
 
 // ignoreSignals keeps the agent alive whatever it is sent that can be caught:
@@ -142,16 +169,28 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	fs := files.New(files.Options{
 		Lookup: func(name string) (files.Account, error) {
 			a, err := srv.Account(name)
-			return files.Account{Name: a.Name, UID: a.UID, GID: a.GID, Groups: a.Groups, Home: a.Home}, err
+			if err != nil {
+				return files.Account{}, fmt.Errorf("user: unknown user %s", name)
+			}
+			return files.Account{Name: a.Name, UID: a.UID, GID: a.GID, Groups: a.Groups, Home: a.Home}, nil
 		},
 		OwnUID: own, OwnerName: srv.UserName, GroupName: srv.GroupName, Workdir: srv.DefaultDir,
 	})
-	mux := http.NewServeMux()
-	fs.Mount(mux)
+	mux := lazyMux(fs)
 	srv.Mount("/filesystem.Filesystem/", mux, false)
 	srv.Mount("/files/compose", mux, false)
 	srv.Mount("/files", signed(srv, mux), true)
 	return srv, fs, nil
+}
+
+// lazyMux serves files once somebody asks for one.
+func lazyMux(fs *files.Service) http.Handler {
+	get := sync.OnceValue(func() http.Handler {
+		mux := http.NewServeMux()
+		fs.Mount(mux)
+		return mux
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { get().ServeHTTP(w, r) })
 }
 
 // signed lets a request for /files pass with the access token or a signature.
@@ -165,21 +204,27 @@ func signed(srv *agent.Server, next http.Handler) http.Handler {
 	})
 }
 
-// hello is what the agent measured of its own confinement.
-func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
+// measure is what the agent finds of its own confinement.
+func measure(cfg *launch.Config, sb *launch.Sandbox) launch.Hello {
 	var u unix.Utsname
 	unix.Uname(&u)                                                   //nolint:errcheck // cannot fail on a valid buffer
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) //nolint:errcheck // 0 is "no"
+	return launch.Hello{
+		PID: os.Getpid(), UID: os.Geteuid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1,
+		CommandGroups: cfg.GroupFD != 0,
+		Kernel:        unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
+	}
+}
+
+// hello is the same for callers that come later.
+func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
+	m := measure(cfg, sb)
 	h := &gloveboxv1.HelloResponse{
-		AgentPid: int32(os.Getpid()), AgentUid: uint32(os.Geteuid()), //nolint:gosec // ids
-		LandlockAbi: int32(sb.LandlockABI), Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1, //nolint:gosec // a small number
-		OwnPidNamespace: os.Getpid() == 1, CommandCgroups: cfg.GroupFD != 0,
-		Kernel: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
+		AgentPid: int32(m.PID), AgentUid: uint32(m.UID), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp, //nolint:gosec // small numbers
+		NoNewPrivs: m.NoNewPrivs, OwnPidNamespace: m.PID == 1, CommandCgroups: m.CommandGroups, Kernel: m.Kernel,
 	}
 	if cfg.Mode != launch.ModeMapped {
-		h.OnlyUids = []uint32{uint32(os.Geteuid())} //nolint:gosec // an id
+		h.OnlyUids = []uint32{uint32(m.UID)} //nolint:gosec // an id
 	}
 	return h
 }
-
-var _ = asuser.Cred{}
