@@ -281,6 +281,15 @@ func TestAgent_files(t *testing.T) {
 			t.Errorf("%s of what is absent: %v", op, err)
 		}
 	}
+}
+
+func TestAgent_filesRefused(t *testing.T) {
+	t.Parallel()
+	c, home := realAgent(t, envd.Options{})
+	f, ctx := c.Files(), t.Context()
+	if err := f.Mkdir(ctx, "d", 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := unix.Mkfifo(home+"/fifo", 0o600); err != nil {
 		t.Fatal(err)
 	}

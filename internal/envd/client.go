@@ -36,7 +36,8 @@ const (
 	DefaultGrace = 5 * time.Second
 )
 
-// Options says how to reach one sandbox and what holds for its commands.
+// Options says how to reach one sandbox and what holds for its commands. Its
+// functions are called concurrently. It is not changed after New.
 type Options struct {
 	// BaseURL is the scheme and host of all requests; "" is http://sandbox.
 	BaseURL string

@@ -308,3 +308,57 @@ func TestStart_invalidCommands(t *testing.T) {
 		}
 	}
 }
+
+func TestPlain_overHTTP1(t *testing.T) {
+	t.Parallel()
+	var stored bytes.Buffer
+	f := &fake{
+		plain:     true,
+		processes: processes{start: envdStart(started(9), stdout("hi"), exited(3))},
+		files: func(w http.ResponseWriter, r *http.Request) {
+			if r.ProtoMajor != 1 {
+				t.Errorf("HTTP/%d", r.ProtoMajor)
+			}
+			if r.Method == http.MethodPost {
+				_, _ = io.Copy(&stored, r.Body)
+				_, _ = io.WriteString(w, "[]")
+				return
+			}
+			for range 1 << 14 {
+				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		},
+	}
+	f.serve(t, nil, envd.Options{})
+	rt := &http.Transport{}
+	t.Cleanup(rt.CloseIdleConnections)
+	c := envd.New(rt, envd.Options{BaseURL: "http://" + f.addr + "/", EnvdVersion: "0.6.13", User: "user"})
+	t.Cleanup(func() { _ = c.Close() })
+	var out bytes.Buffer
+	p, err := c.Start(t.Context(), backend.Command{Args: []string{"x"}, Output: backend.Output{Stdout: &out}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 3 || out.String() != "hi" {
+		t.Errorf("%v, %v, %q", exit, err, out.String())
+	}
+	if err := c.Files().Write(t.Context(), "f", io.MultiReader(strings.NewReader("data")), 0); err != nil || stored.String() != "data" {
+		t.Errorf("%v, %q", err, stored.String())
+	}
+	rc, err := c.Files().Open(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := rc.Close(); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	// A server that is gone was sent nothing.
+	gone := envd.New(rt, envd.Options{BaseURL: "http://127.0.0.1:1"})
+	t.Cleanup(func() { _ = gone.Close() })
+	if _, err := gone.Hello(t.Context()); backend.KindOf(err) != backend.ErrUnavailable {
+		t.Errorf("%v", err)
+	}
+}

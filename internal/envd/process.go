@@ -73,6 +73,9 @@ func newProcess(c *Client, w where, out backend.Output) *process {
 
 // launch opens the stream and returns when the command has started.
 func (p *process) launch(ctx context.Context, open func(context.Context) (source, error)) (backend.Process, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	cctx, over, err := p.c.begin(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, p.c.fail(ctx, p.w, err)
