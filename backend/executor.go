@@ -71,7 +71,9 @@ type Process interface {
 // untrusted code.
 type Filesystem interface {
 	// Open reads a regular file; anything else (FIFO, device, socket,
-	// directory) is ErrInvalid. The caller closes the reader.
+	// directory) is ErrInvalid. ctx bounds the reading as well, since a silent
+	// sandbox could otherwise hold a reader for ever. The caller closes the
+	// reader.
 	Open(ctx context.Context, name string) (io.ReadCloser, error)
 
 	// Write creates or replaces a regular file, and missing parents, with

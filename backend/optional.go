@@ -115,7 +115,8 @@ type Extender interface {
 // Dialer is on sandboxes whose ports the host can reach.
 type Dialer interface {
 	// DialContext connects to a port inside. network is "tcp", addr a port or
-	// a loopback host and port. The caller closes the connection.
+	// a loopback host and port. A port that nobody listens on is
+	// ErrUnavailable. The caller closes the connection.
 	DialContext(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -188,9 +189,9 @@ type MetadataWriter interface {
 
 // Watcher is on file systems that report changes.
 type Watcher interface {
-	// Watch yields changes below name until ctx ends or the sandbox does; the
-	// last pair carries the error, nil for ctx. The watch is armed when the
-	// first pair, an event of op WatchReady, is yielded.
+	// Watch yields changes below name until ctx or the sandbox ends. The watch
+	// is armed when the first pair, an event of op WatchReady, is yielded; a
+	// last pair carries the error unless ctx ended it.
 	Watch(ctx context.Context, name string, opts WatchOptions) iter.Seq2[WatchEvent, error]
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -203,6 +204,21 @@ func (ex *Executor) agent() (*os.File, error) {
 	}
 	ex.binary = os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor
 	return ex.binary, nil
+}
+
+// etc is the prepared /etc of sandboxes made of the host's files. As root it
+// lies where a sandbox's uids can reach it, otherwise in the state directory.
+func (ex *Executor) etc(home, hostname string) (string, error) {
+	cache := ex.store.Dir()
+	if ex.host.mode == launch.ModeMapped {
+		cache = filepath.Join(state.RunDir, "etc")
+		if err := state.SecureDir(cache, 0o755); err != nil {
+			return "", err
+		}
+	}
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	return launch.PrepareEtc(cache, home, hostname)
 }
 
 // memoryCopy puts a binary that a sandbox's uids may not execute where they may.

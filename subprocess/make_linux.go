@@ -172,6 +172,13 @@ func (m *maker) config() (launch.Config, error) {
 	if t := m.spec.Template; t != "" {
 		cfg.Root.Dir = m.ex.cfg.Templates[t]
 	}
+	if cfg.Root.Dir == "" && (mode == launch.ModeMapped || mode == launch.ModeSingle) {
+		etc, err := m.ex.etc(cfg.Root.Home, cfg.Hostname)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Root.Etc = etc
+	}
 	if mode == launch.ModeRestricted || mode == launch.ModePlain {
 		cfg.Scratch.Dir = filepath.Join(m.runDir(), "home")
 		cfg.Root.Home = cfg.Scratch.Dir

@@ -72,6 +72,8 @@ type Config struct {
 type Root struct {
 	// Dir is a root file system; "" makes one of the host's system directories.
 	Dir string `json:"dir,omitempty"`
+	// Etc is the /etc of a root without Dir; see PrepareEtc.
+	Etc string `json:"etc,omitempty"`
 	// Home is user's home directory inside.
 	Home string `json:"home"`
 }

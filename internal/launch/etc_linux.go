@@ -7,83 +7,47 @@ import (
 	"strings"
 )
 
-// etc is what the sandbox's /etc holds.
-type etc struct {
-	files map[string][]byte
-	links map[string]string
-	trees []tree
-	whole *tree // an image's own /etc, over which files are mounted
-}
-
-// etcFrom gathers /etc: chosen entries of the host's, or an image's own.
-func etcFrom(cfg *Config) (*etc, error) {
-	e := &etc{files: map[string][]byte{}, links: map[string]string{}}
-	if dir := cfg.Root.Dir; dir != "" {
-		if st, err := os.Lstat(filepath.Join(dir, "etc")); err == nil && st.IsDir() {
-			t, err := openTree(filepath.Join(dir, "etc"), "etc")
-			if err != nil {
-				return nil, err
-			}
-			e.whole = &t
-		}
-		e.accounts(filepath.Join(dir, "etc"), cfg)
-		return e, nil
-	}
-	for _, name := range etcEntries {
-		path := filepath.Join("/etc", name)
-		st, err := os.Lstat(path)
-		if err != nil {
-			continue
-		}
-		switch {
-		case st.Mode()&os.ModeSymlink != 0:
-			to, err := os.Readlink(path)
-			if err == nil {
-				e.links[name] = to
-			}
-		case st.IsDir():
-			t, err := openTree(path, filepath.Join("etc", name))
-			if err != nil {
-				return nil, err
-			}
-			e.trees = append(e.trees, t)
-		default:
-			if data, err := copySmall(path); err == nil {
-				e.files[name] = data
-			}
-		}
-	}
-	e.accounts("/etc", cfg)
-	return e, nil
-}
-
-// accounts writes the account data bases and the files that name the machine.
+// accountFiles are the account data bases and the files that name the machine.
 // The host's own accounts are no business of the sandbox's: those that Debian
 // has everywhere stand in for them.
-func (e *etc) accounts(from string, cfg *Config) {
-	home := cfg.Root.Home
-	passwd := fmt.Sprintf("root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"+
-		"bin:x:2:2:bin:/bin:/usr/sbin/nologin\nmail:x:8:8:mail:/var/mail:/usr/sbin/nologin\n"+
-		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"+
-		"user:x:%d:%d:user:%s:/bin/bash\n", UserUID, UserUID, home)
-	group := fmt.Sprintf("root:x:0:\ndaemon:x:1:\nbin:x:2:\ntty:x:5:\nmail:x:8:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nnogroup:x:65534:\nuser:x:%d:\n", UserUID)
-	if cfg.Root.Dir != "" {
-		// An image's own accounts stay when user is among them.
-		if data, err := copySmall(filepath.Join(from, "passwd")); err == nil {
-			passwd = withLine(string(data), "user:", fmt.Sprintf("user:x:%d:%d:user:%s:/bin/bash", UserUID, UserUID, home))
-		}
-		if data, err := copySmall(filepath.Join(from, "group")); err == nil {
-			group = withLine(string(data), "user:", fmt.Sprintf("user:x:%d:", UserUID))
-		}
+func accountFiles(home, hostname string) map[string][]byte {
+	passwd := "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
+		"bin:x:2:2:bin:/bin:/usr/sbin/nologin\nmail:x:8:8:mail:/var/mail:/usr/sbin/nologin\n" +
+		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" +
+		userLine(home) + "\n"
+	group := "root:x:0:\ndaemon:x:1:\nbin:x:2:\ntty:x:5:\nmail:x:8:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nnogroup:x:65534:\n" + groupLine() + "\n"
+	files := machineFiles(hostname)
+	files["passwd"], files["group"] = []byte(passwd), []byte(group)
+	files["nsswitch.conf"] = []byte("passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n")
+	return files
+}
+
+// machineFiles name the machine and its network.
+func machineFiles(hostname string) map[string][]byte {
+	return map[string][]byte{
+		"hosts":       fmt.Appendf(nil, "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 %s\n", hostname),
+		"hostname":    []byte(hostname + "\n"),
+		"resolv.conf": []byte("# no network\n"),
 	}
-	e.files["passwd"], e.files["group"] = []byte(passwd), []byte(group)
-	e.files["hosts"] = fmt.Appendf(nil, "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 %s\n", cfg.Hostname)
-	e.files["hostname"] = []byte(cfg.Hostname + "\n")
-	e.files["resolv.conf"] = []byte("# no network\n")
-	if cfg.Root.Dir == "" {
-		e.files["nsswitch.conf"] = []byte("passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n")
-		e.files["gitconfig"] = []byte("[safe]\n\tdirectory = *\n")
+}
+
+func userLine(home string) string {
+	return fmt.Sprintf("user:x:%d:%d:user:%s:/bin/bash", UserUID, UserUID, home)
+}
+
+func groupLine() string { return fmt.Sprintf("user:x:%d:", UserUID) }
+
+// imageFiles are the files that are mounted over an image's own: its accounts
+// with user among them, and those that name the machine.
+func imageFiles(etc string, cfg *Config) map[string][]byte {
+	files := machineFiles(cfg.Hostname)
+	if data, err := copySmall(filepath.Join(etc, "passwd")); err == nil {
+		files["passwd"] = []byte(withLine(string(data), "user:", userLine(cfg.Root.Home)))
 	}
+	if data, err := copySmall(filepath.Join(etc, "group")); err == nil {
+		files["group"] = []byte(withLine(string(data), "user:", groupLine()))
+	}
+	return files
 }
 
 // withLine returns text with line added unless one starts with prefix.
@@ -99,48 +63,34 @@ func withLine(text, prefix, line string) string {
 	return text + line + "\n"
 }
 
-// write makes /etc below root.
-func (e *etc) write(root string) error {
-	if e.whole != nil {
-		return e.cover(root)
+// etcTree copies the mount of the sandbox's /etc: the prepared one, or an
+// image's own with files to be mounted over it.
+func etcTree(cfg *Config) (*tree, map[string][]byte, error) {
+	source, files := cfg.Root.Etc, map[string][]byte(nil)
+	if cfg.Root.Dir != "" {
+		source = filepath.Join(cfg.Root.Dir, "etc")
+		if st, err := os.Lstat(source); err != nil || !st.IsDir() {
+			return nil, nil, fmt.Errorf("root file system: no etc in it")
+		}
+		files = imageFiles(source, cfg)
 	}
-	for _, t := range e.trees {
-		if err := t.attach(root); err != nil {
-			return err
-		}
+	t, err := openTree(source, "etc")
+	if err != nil {
+		return nil, nil, errno(err)
 	}
-	for name, data := range e.files {
-		path := filepath.Join(root, "etc", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // public
-			return err
-		}
-		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // public
-			return err
-		}
-	}
-	for name, to := range e.links {
-		path := filepath.Join(root, "etc", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // public
-			return err
-		}
-		if err := os.Symlink(to, path); err != nil {
-			return err
-		}
-	}
-	// Some programs look for mounts here.
-	return os.Symlink("../proc/self/mounts", filepath.Join(root, "etc/mtab"))
+	return &t, files, nil
 }
 
-// cover mounts the files over an image's own, where it has them.
-func (e *etc) cover(root string) error {
-	if err := e.whole.attach(root); err != nil {
-		return err
+// coverEtc mounts files over an image's own, where it has them.
+func coverEtc(root string, files map[string][]byte) error {
+	if len(files) == 0 {
+		return nil
 	}
-	store := filepath.Join(root, ".scratch", "..", ".etc")
+	store := filepath.Join(root, ".etc")
 	if err := os.Mkdir(store, 0o755); err != nil { //nolint:gosec // public
 		return err
 	}
-	for name, data := range e.files {
+	for name, data := range files {
 		target := filepath.Join("etc", name)
 		st, err := os.Lstat(filepath.Join(root, target))
 		if err != nil || !st.Mode().IsRegular() {

@@ -19,7 +19,7 @@ const newRoot = "/tmp"
 var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"} //nolint:gochecknoglobals // a constant table
 
 // etcEntries are what programs need of the host's /etc and what tells nothing
-// about the host. Directories are bound, small files copied.
+// about the host.
 var etcEntries = []string{ //nolint:gochecknoglobals // a constant table
 	"alternatives", "bash.bashrc", "ca-certificates", "crypto-policies", "debian_version", "default/locale", "fonts", "gai.conf",
 	"inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic", "magic.mime", "mailcap",
@@ -44,7 +44,7 @@ func buildRoot(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	etc, err := etcFrom(cfg)
+	etc, etcFiles, err := etcTree(cfg)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,10 @@ func buildRoot(cfg *Config) error {
 			return err
 		}
 	}
-	if err := etc.write(newRoot); err != nil {
+	if err := etc.attach(newRoot); err != nil {
+		return err
+	}
+	if err := coverEtc(newRoot, etcFiles); err != nil {
 		return err
 	}
 	if err := mountProc(newRoot); err != nil {
