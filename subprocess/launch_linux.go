@@ -151,15 +151,24 @@ func (s *start) attributes() *syscall.SysProcAttr {
 		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: s.baseUID, Size: rangeSize}}
 		sys.GidMappings = sys.UidMappings
 		sys.GidMappingsEnableSetgroups = true
-		sys.Credential = &syscall.Credential{Uid: 0, Gid: 0}
+		// Not as uid 0: that an agent never was it is cheaper than ceasing to
+		// be, on every thread.
+		sys.Credential = &syscall.Credential{Uid: launch.AgentUID, Gid: launch.AgentUID}
+		sys.AmbientCaps = append(setupCaps(), unix.CAP_CHOWN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_FOWNER)
 	case launch.ModeSingle:
 		sys.Cloneflags = namespaces
 		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Geteuid(), Size: 1}}
 		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Getegid(), Size: 1}}
-		sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE}
+		sys.AmbientCaps = setupCaps()
 	case launch.ModeRestricted, launch.ModePlain:
 	}
 	return sys
+}
+
+// setupCaps are the capabilities, in its own user namespace, with which an agent
+// makes its root.
+func setupCaps() []uintptr {
+	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_DAC_OVERRIDE}
 }
 
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |

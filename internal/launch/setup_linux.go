@@ -34,7 +34,7 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		return nil, fmt.Errorf("dumpable: %w", err)
 	}
 	if cfg.Mode == ModeMapped || cfg.Mode == ModeSingle {
-		if err := buildRoot(cfg); err != nil {
+		if err := asRoot(cfg, buildRoot); err != nil {
 			return nil, fmt.Errorf("root: %w", err)
 		}
 		if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
@@ -84,6 +84,30 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		}
 	}
 	return sb, nil
+}
+
+// asRoot runs f so that what it makes belongs to the sandbox's root, where there
+// is one. The calling goroutine must be locked to its thread.
+func asRoot(cfg *Config, f func(*Config) error) error {
+	if cfg.Mode != ModeMapped {
+		return f(cfg)
+	}
+	if err := setFileIDs(0); err != nil {
+		return err
+	}
+	err := f(cfg)
+	return errors.Join(err, setFileIDs(AgentUID))
+}
+
+// setFileIDs sets the calling thread's ids for file access.
+func setFileIDs(id int) error {
+	for _, nr := range []uintptr{unix.SYS_SETFSGID, unix.SYS_SETFSUID} {
+		unix.RawSyscall(nr, uintptr(id), 0, 0)                                   //nolint:gosec,errcheck // it returns the old id; the second call tells
+		if now, _, _ := unix.RawSyscall(nr, uintptr(id), 0, 0); int(now) != id { //nolint:gosec // an id
+			return fmt.Errorf("file ids: still %d", now)
+		}
+	}
+	return nil
 }
 
 // domain is the Landlock domain of user code; nil where the host has none.
@@ -151,6 +175,9 @@ func confineThread(cfg *Config, rules *landlock.Ruleset) error {
 		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 			return fmt.Errorf("ambient capabilities: %w", err)
 		}
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil {
+			return fmt.Errorf("securebits: %w", err)
+		}
 	}
 	// In restricted mode the process's domain has the same rules; this one
 	// makes agent and user code differ, which is what scopes signals.
@@ -173,18 +200,6 @@ func dropPrivileges(cfg *Config) error {
 	switch cfg.Mode {
 	case ModeMapped:
 		keep = agentCaps
-		if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, securebits, 0, 0, 0, 0); e != 0 {
-			return fmt.Errorf("securebits: %w", e)
-		}
-		if err := syscall.Setgroups(nil); err != nil {
-			return fmt.Errorf("groups: %w", err)
-		}
-		if err := syscall.Setresgid(AgentUID, AgentUID, AgentUID); err != nil {
-			return fmt.Errorf("gid: %w", err)
-		}
-		if err := syscall.Setresuid(AgentUID, AgentUID, AgentUID); err != nil {
-			return fmt.Errorf("uid: %w", err)
-		}
 	case ModeSingle:
 	case ModeRestricted, ModePlain:
 		return nil
@@ -195,7 +210,7 @@ func dropPrivileges(cfg *Config) error {
 		return fmt.Errorf("capabilities: %w", e)
 	}
 	runtime.KeepAlive(&data)
-	// The change of uid switched both back.
+	// A change of the file system ids has switched both back.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("dumpable: %w", err)
 	}
