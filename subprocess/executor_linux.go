@@ -154,6 +154,14 @@ func (ex *Executor) admit(asked, spec backend.Spec) error {
 		}
 		return refuse(backend.ErrUnavailable, "", why, "choose another backend, or accept no isolation with privilege: none")
 	}
+	switch {
+	case spec.OnExpiry == backend.ExpiryPause:
+		return refuse(backend.ErrUnsupported, "on_expiry", "nobody would pause a sandbox whose creator has gone", "use destroy, and pause it before its deadline")
+	case len(spec.Secrets) > 0:
+		return refuse(backend.ErrUnsupported, "secrets", "secrets are for a network proxy, which there is none of", "leave them out, or pass what the code may know in env")
+	case spec.IdempotencyKey != "":
+		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")
+	}
 	total := memoryNow(context.Background())
 	if total > 0 && asked.Limits.Memory > total {
 		return refuse(backend.ErrCapacity, "limits.memory",

@@ -313,6 +313,7 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 		sb.expiry.Stop()
 	}
 	sb.mu.Unlock()
+	sb.askToEnd()
 	sb.killAll()
 	err := sb.gone(ctx)
 	cerr := sb.client.Close()
@@ -332,6 +333,21 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	}
 	_ = cerr // the connection ended with the agent
 	return sb.derr
+}
+
+// askToEnd lets an agent without a pid namespace end what it started, which
+// nobody else can find: it does so when its connection ends.
+func (sb *Sandbox) askToEnd() {
+	if m := sb.ex.host.mode; m != launch.ModeRestricted && m != launch.ModePlain {
+		return
+	}
+	sb.client.Close() //nolint:errcheck // the agent is about to go
+	t := time.NewTimer(5 * time.Second)
+	defer t.Stop()
+	select {
+	case <-sb.proc.done:
+	case <-t.C:
+	}
 }
 
 // gone waits until the agent, and so its pid namespace, has ended.
@@ -443,5 +459,4 @@ var (
 	_ backend.Dialer        = (*control)(nil)
 	_ backend.Pauser        = (*control)(nil)
 	_ backend.EnvdTransport = (*control)(nil)
-	_                       = launch.ModePlain
 )

@@ -63,7 +63,7 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if cfg.Mode == ModeRestricted {
 		// Security: without namespaces the file rules are all there is, and
 		// hold for the agent as well; user code's own domain comes on top.
-		if err := rules.EnterProcess(); err != nil {
+		if err := restrictAgent(cfg); err != nil {
 			return nil, err
 		}
 		if err := becomeReaper(); err != nil {
@@ -134,6 +134,20 @@ func (cfg *Config) domain() (*landlock.Ruleset, error) {
 		return nil, errors.New("landlock: the kernel has none, though the launcher found one")
 	}
 	return rules, err
+}
+
+// restrictAgent puts the agent under user code's file rules, except that it may
+// look for its descendants in /proc.
+func restrictAgent(cfg *Config) error {
+	rules, err := landlock.New(landlock.Domain{
+		Rules: append(restrictedRules(cfg), landlock.Rule{Path: "/proc", Access: landlock.Read}),
+		NoTCP: true,
+	})
+	if err != nil {
+		return err
+	}
+	defer rules.Close()
+	return rules.EnterProcess()
 }
 
 // restrictedRules are the file rules of a sandbox that shares the host's root.
