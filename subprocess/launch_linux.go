@@ -142,7 +142,9 @@ func (s *start) fork(attr *syscall.ProcAttr) (pid int, err error) {
 // attributes are what clone is asked for.
 func (s *start) attributes() *syscall.SysProcAttr {
 	sys := &syscall.SysProcAttr{Setsid: true}
-	if s.bound {
+	if s.bound && (s.cfg.Mode == launch.ModeMapped || s.cfg.Mode == launch.ModeSingle) {
+		// Elsewhere the agent has to outlive its creator for a moment, to end
+		// what it started; the end of its connection tells it.
 		sys.Pdeathsig = syscall.SIGKILL
 	}
 	switch s.cfg.Mode {
