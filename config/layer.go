@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,9 +73,7 @@ func (l layer) shorthand() (layer, error) {
 
 func with(m map[string]any, key string, v any) map[string]any {
 	out := map[string]any{}
-	for k, old := range m {
-		out[k] = old
-	}
+	maps.Copy(out, m)
 	out[key] = v
 	return out
 }

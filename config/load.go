@@ -196,8 +196,8 @@ func ProjectFile(dir string) (string, error) {
 func lookup(environ []string) func(string) string {
 	return func(name string) string {
 		// The last one wins, as it does for a program that is started with them.
-		for i := len(environ) - 1; i >= 0; i-- {
-			if k, v, _ := strings.Cut(environ[i], "="); k == name {
+		for _, e := range slices.Backward(environ) {
+			if k, v, _ := strings.Cut(e, "="); k == name {
 				return v
 			}
 		}

@@ -187,8 +187,10 @@ func TestLoad_refuses(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"a misspelt key", "limits:\n  memroy: 1g\n", `:2: limits.memroy: unknown key "memroy", did you mean "memory"?`},
 		{"a key that is not there yet", "server: {listen: x}", `server: unknown key "server"`},
-		{"a driver's misspelt key", "backends:\n  box:\n    driver: subprocess\n    with: {privilige: root}\n",
-			`:4: backends.box.with.privilige: unknown key "privilige", did you mean "privilege"?`},
+		{
+			"a driver's misspelt key", "backends:\n  box:\n    driver: subprocess\n    with: {privilige: root}\n",
+			`:4: backends.box.with.privilige: unknown key "privilige", did you mean "privilege"?`,
+		},
 		{"a driver's value", "backends: {box: {driver: subprocess, with: {privilege: lots}}}", `backends.box.with.privilege: unknown privilege "lots"`},
 		{"a misspelt driver", "backends: {box: {driver: subproces}}", `did you mean "subprocess"?`},
 		{"no driver", "backends: {box: {}}", "backends.box.driver: no driver is named"},

@@ -51,8 +51,10 @@ func (e *Executors) Executor(ctx context.Context, name string) (*router.Router, 
 	}
 	cfg, ok := e.cfg.Executors[name]
 	if !ok {
-		return nil, &backend.Error{Op: "executor", Kind: backend.ErrNotFound,
-			Err: strict.Unknown("executor", name, slices.Collect(maps.Keys(e.cfg.Executors)))}
+		return nil, &backend.Error{
+			Op: "executor", Kind: backend.ErrNotFound,
+			Err: strict.Unknown("executor", name, slices.Collect(maps.Keys(e.cfg.Executors))),
+		}
 	}
 	candidates, err := e.candidates(ctx, cfg.Use)
 	if err != nil {
@@ -122,8 +124,10 @@ func (c Config) env(name string, log *slog.Logger) registry.Env {
 func (e *Executors) Probe(ctx context.Context, name string) (registry.Report, error) {
 	b, ok := e.cfg.Backends[name]
 	if !ok {
-		return registry.Report{}, &backend.Error{Op: "probe", Kind: backend.ErrNotFound,
-			Err: strict.Unknown("backend", name, slices.Collect(maps.Keys(e.cfg.Backends)))}
+		return registry.Report{}, &backend.Error{
+			Op: "probe", Kind: backend.ErrNotFound,
+			Err: strict.Unknown("backend", name, slices.Collect(maps.Keys(e.cfg.Backends))),
+		}
 	}
 	return e.reg.Probe(ctx, b.Driver, e.cfg.env(name, e.log), b.With)
 }

@@ -54,7 +54,7 @@ func describe(v any) any {
 }
 
 func schemaOf(t reflect.Type) map[string]any {
-	if s, ok := reflect.Zero(t).Interface().(interface{ JSONSchema() map[string]any }); ok {
+	if s, ok := reflect.TypeAssert[interface{ JSONSchema() map[string]any }](reflect.Zero(t)); ok {
 		return s.JSONSchema()
 	}
 	if t == reflect.TypeFor[backend.Isolation]() {
@@ -64,7 +64,7 @@ func schemaOf(t reflect.Type) map[string]any {
 		}
 		return map[string]any{"enum": names}
 	}
-	switch t.Kind() { //nolint:exhaustive // configuration holds no others
+	switch t.Kind() {
 	case reflect.Pointer:
 		return schemaOf(t.Elem())
 	case reflect.Struct:

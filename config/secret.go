@@ -102,7 +102,7 @@ func isSecretKey(path []string) bool {
 	return false
 }
 
-var userinfo = regexp.MustCompile(`(://)[^/@\s]*:[^/@\s]*@`) //nolint:gochecknoglobals // a constant
+var userinfo = regexp.MustCompile(`(://)[^/@\s]*:[^/@\s]*@`)
 
 // redact is v as it may be shown: secrets by key and passwords in URLs are
 // taken out, references stay.

@@ -15,7 +15,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/strict"
 )
 
-var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) //nolint:gochecknoglobals // a constant
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // Validate tells everything that is wrong with c, without I/O. reg knows the
 // drivers.
@@ -109,8 +109,7 @@ func (v *validator) template(name string, c Config) {
 func (v *validator) limits(path []string, l Limits) {
 	if err := l.Backend().Validate(); err != nil {
 		at := path
-		var be *backend.Error
-		if errors.As(err, &be) {
+		if be, ok := errors.AsType[*backend.Error](err); ok {
 			at = append(slices.Clone(path), strings.TrimPrefix(be.Field, "limits."))
 		}
 		v.fail(at, cause(err))

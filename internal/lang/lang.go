@@ -68,8 +68,10 @@ func ByName(name string) (Language, error) {
 			return l, nil
 		}
 	}
-	return Language{}, &backend.Error{Op: "language", Kind: backend.ErrInvalid,
-		Err: fmt.Errorf("unknown language %q, known are %s", name, strings.Join(Names(), ", "))}
+	return Language{}, &backend.Error{
+		Op: "language", Kind: backend.ErrInvalid,
+		Err: fmt.Errorf("unknown language %q, known are %s", name, strings.Join(Names(), ", ")),
+	}
 }
 
 // Detect tells what a program is written in: from its first line when that
@@ -85,9 +87,11 @@ func Detect(file string, source []byte) (Language, error) {
 			return All()[byLine], nil
 		}
 		if byLine < 0 && byExt < 0 {
-			return Language{}, &backend.Error{Op: "language", Kind: backend.ErrInvalid,
+			return Language{}, &backend.Error{
+				Op: "language", Kind: backend.ErrInvalid,
 				Err: fmt.Errorf("the first line names %q, which is not among %s", interpreter, strings.Join(Names(), ", ")),
-				Fix: "choose one with --lang, or bring the file with --file and start it with: run -- COMMAND"}
+				Fix: "choose one with --lang, or bring the file with --file and start it with: run -- COMMAND",
+			}
 		}
 	}
 	if byExt >= 0 {

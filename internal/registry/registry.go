@@ -174,8 +174,10 @@ func (r *Registry) Probe(ctx context.Context, driver string, env Env, with map[s
 func (r *Registry) factory(driver string) (Factory, error) {
 	f, ok := r.factories[driver]
 	if !ok {
-		return f, &backend.Error{Op: "registry", Kind: backend.ErrInvalid, Field: "driver",
-			Err: strict.Unknown("driver", driver, r.Names())}
+		return f, &backend.Error{
+			Op: "registry", Kind: backend.ErrInvalid, Field: "driver",
+			Err: strict.Unknown("driver", driver, r.Names()),
+		}
 	}
 	return f, nil
 }

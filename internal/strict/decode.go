@@ -66,7 +66,7 @@ func KeyErrors(err error) []*KeyError {
 	if !errors.As(err, &ke) {
 		return []*KeyError{{Err: err}}
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // takes the join apart itself
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []*KeyError
 		for _, e := range joined.Unwrap() {
 			out = append(out, KeyErrors(e)...)
@@ -94,7 +94,7 @@ func (d *decoder) value(path []string, from any, dst reflect.Value) {
 		return
 	}
 	text, isText := from.(Text)
-	if u, ok := dst.Addr().Interface().(ValueUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[ValueUnmarshaler](dst.Addr()); ok {
 		v := from
 		if isText {
 			v = string(text)
@@ -104,7 +104,7 @@ func (d *decoder) value(path []string, from any, dst reflect.Value) {
 		}
 		return
 	}
-	if u, ok := dst.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](dst.Addr()); ok {
 		s, ok := asString(from)
 		if !ok {
 			d.fail(path, "%s is not text; write it in quotes%s", show(from), example(dst.Type()))
@@ -124,7 +124,7 @@ func (d *decoder) value(path []string, from any, dst reflect.Value) {
 
 // example is a hint for types that are written with a unit.
 func example(t reflect.Type) string {
-	if e, ok := reflect.Zero(t).Interface().(interface{ Example() string }); ok {
+	if e, ok := reflect.TypeAssert[interface{ Example() string }](reflect.Zero(t)); ok {
 		return ", such as " + strconv.Quote(e.Example())
 	}
 	return ""
@@ -145,7 +145,7 @@ func (d *decoder) duration(path []string, from any, dst reflect.Value) {
 }
 
 func (d *decoder) kind(path []string, from any, dst reflect.Value) {
-	switch dst.Kind() { //nolint:exhaustive // configuration holds no others
+	switch dst.Kind() {
 	case reflect.Struct:
 		d.structure(path, from, dst)
 	case reflect.Map:

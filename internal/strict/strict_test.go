@@ -41,7 +41,7 @@ type sample struct {
 	Maybe  *bool            `json:"maybe"`
 	Named  map[string]inner `json:"named"`
 	Raw    map[string]any   `json:"raw"`
-	hidden int
+	hidden int              //nolint:unused // no key, since it is not exported
 }
 
 func TestDecode(t *testing.T) {
@@ -55,12 +55,18 @@ func TestDecode(t *testing.T) {
 		{"defaults stay", map[string]any{"count": 3}, sample{Name: "kept", Count: 3}},
 		{"null is not set", map[string]any{"name": nil}, sample{Name: "kept"}},
 		{"JSON's numbers", map[string]any{"count": float64(3), "ratio": 2}, sample{Name: "kept", Count: 3, Ratio: 2}},
-		{"nested", map[string]any{"inner": map[string]any{"wait": "3s", "level": "high"}},
-			sample{Name: "kept", Inner: inner{3 * time.Second, 9}}},
+		{
+			"nested",
+			map[string]any{"inner": map[string]any{"wait": "3s", "level": "high"}},
+			sample{Name: "kept", Inner: inner{3 * time.Second, 9}},
+		},
 		{"pointers", map[string]any{"maybe": true}, sample{Name: "kept", Maybe: &yes}},
 		{"embedded", map[string]any{"flag": true}, sample{Name: "kept", shared: shared{true}}},
-		{"maps", map[string]any{"named": map[string]any{"a": map[string]any{"wait": "1s"}}},
-			sample{Name: "kept", Named: map[string]inner{"a": {Wait: time.Second}}}},
+		{
+			"maps",
+			map[string]any{"named": map[string]any{"a": map[string]any{"wait": "1s"}}},
+			sample{Name: "kept", Named: map[string]inner{"a": {Wait: time.Second}}},
+		},
 		{"raw", map[string]any{"raw": map[string]any{"x": 1}}, sample{Name: "kept", Raw: map[string]any{"x": 1}}},
 		{"text is converted", map[string]any{
 			"count": strict.Text("7"), "flag": strict.Text("true"), "ratio": strict.Text("0.5"),

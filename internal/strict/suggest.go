@@ -28,7 +28,9 @@ func trim(s string) string {
 
 // Closest is the known name that name is probably a misspelling of, or "".
 func Closest(name string, known []string) string {
-	norm := func(s string) string { return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) }
+	norm := func(s string) string {
+		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s))
+	}
 	n := norm(name)
 	if len(n) > 64 {
 		return ""

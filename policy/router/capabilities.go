@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"slices"
 
@@ -74,7 +73,7 @@ func (r *Router) As(target any) bool {
 	case *backend.Finder:
 		all, ok := every[backend.Finder](r)
 		if ok {
-			*t = finder{all}
+			*t = finder{r, all}
 		}
 		return ok
 	case *backend.SnapshotStore:
@@ -125,13 +124,20 @@ func (p prober) Probe(ctx context.Context) (backend.Health, error) {
 	return h, nil
 }
 
-type finder struct{ all []backend.Finder }
+// finder looks on every candidate, all[i] being that of r.candidates[i].
+type finder struct {
+	r   *Router
+	all []backend.Finder
+}
 
 func (f finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
-	for _, one := range f.all {
+	for i, one := range f.all {
 		sb, err := one.Find(ctx, id)
-		if err == nil || !errors.Is(err, backend.ErrNotFound) {
-			return sb, err
+		if err == nil {
+			return &sandbox{sb: sb, backend: f.r.candidates[i].Name}, nil
+		}
+		if backend.KindOf(err) != backend.ErrNotFound {
+			return nil, err
 		}
 	}
 	return nil, &backend.Error{Op: "find", Kind: backend.ErrNotFound, Sandbox: id}
@@ -139,8 +145,9 @@ func (f finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
 
 func (f finder) Sandboxes(ctx context.Context) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
-		for _, one := range f.all {
+		for i, one := range f.all {
 			for info, err := range one.Sandboxes(ctx) {
+				info.Backend = f.r.candidates[i].Name
 				if !yield(info, err) {
 					return
 				}

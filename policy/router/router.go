@@ -96,8 +96,10 @@ func (r *Router) createOn(ctx context.Context, c Candidate, spec backend.Spec) (
 	}
 	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
 	defer cancel()
-	weak := &backend.Error{Op: "create", Kind: backend.ErrUnsupported, Backend: c.Name, Field: "min_isolation",
-		Err: fmt.Errorf("the sandbox reached isolation %s, %s is asked for", got, spec.MinIsolation)}
+	weak := &backend.Error{
+		Op: "create", Kind: backend.ErrUnsupported, Backend: c.Name, Field: "min_isolation",
+		Err: fmt.Errorf("the sandbox reached isolation %s, %s is asked for", got, spec.MinIsolation),
+	}
 	if err := sb.Destroy(dctx); err != nil {
 		weak.Kind, weak.Err = backend.ErrLost, errors.Join(weak.Err, err)
 	}
@@ -132,16 +134,18 @@ func (r *Router) eligible(spec backend.Spec) (yes []Candidate, no []backend.Cand
 }
 
 func (r *Router) none(spec backend.Spec, passed []backend.Candidate) error {
-	return &backend.Error{Op: "create", Kind: backend.ErrUnsupported, Field: "min_isolation",
+	return &backend.Error{
+		Op: "create", Kind: backend.ErrUnsupported, Field: "min_isolation",
 		Err: fmt.Errorf("no backend gives isolation %s: %s", spec.MinIsolation, reasons(passed)),
-		Fix: "run `glovebox doctor` for what this host can do"}
+		Fix: "run `glovebox doctor` for what this host can do",
+	}
 }
 
 // mayFallBack tells whether err says that nothing was made and another backend
 // may be asked. A sandbox that is lost may still run, and a refusal by policy
 // is not to be shopped around.
 func mayFallBack(err error) bool {
-	switch backend.KindOf(err) { //nolint:exhaustive // every other kind ends the search
+	switch backend.KindOf(err) {
 	case backend.ErrUnavailable, backend.ErrUnsupported, backend.ErrCapacity:
 		return true
 	default:
@@ -159,8 +163,10 @@ func exhausted(failures []error, passed []backend.Candidate) error {
 			kind = k
 		}
 	}
-	return &backend.Error{Op: "create", Kind: kind, Err: errors.New("no backend can do it: " + reasons(passed)),
-		Fix: "run `glovebox doctor` for what this host can do"}
+	return &backend.Error{
+		Op: "create", Kind: kind, Err: errors.New("no backend can do it: " + reasons(passed)),
+		Fix: "run `glovebox doctor` for what this host can do",
+	}
 }
 
 func reasons(passed []backend.Candidate) string {

@@ -29,7 +29,8 @@ type fake struct {
 
 func (f *fake) Capabilities() backend.Capabilities {
 	c := backend.Capabilities{Driver: "fake", Isolation: f.level, Networks: f.networks, Claims: map[backend.Control]backend.Claim{
-		backend.ControlMemory: {Enforcement: f.memory}, backend.ControlNetworkOff: {Enforcement: backend.Enforced}}}
+		backend.ControlMemory: {Enforcement: f.memory}, backend.ControlNetworkOff: {Enforcement: backend.Enforced},
+	}}
 	if c.Networks == nil {
 		c.Networks = []backend.NetworkMode{backend.NetworkNone}
 	}
@@ -94,31 +95,53 @@ func TestRouter_chooses(t *testing.T) {
 		passed []backend.Candidate // in the receipt
 	}{
 		{name: "the first", a: fake{level: process}, b: fake{level: kernel}, want: "a"},
-		{name: "below the asked level", a: fake{level: process}, b: fake{level: kernel}, spec: backend.Spec{MinIsolation: kernel},
-			want: "b", passed: []backend.Candidate{{Backend: "a", Isolation: process, Reason: "isolation process is below the asked kernel"}}},
-		{name: "below the policy's level", a: fake{level: process}, b: fake{level: kernel}, opts: router.Options{MinIsolation: kernel},
-			want: "b", passed: []backend.Candidate{{Backend: "a", Isolation: process, Reason: "isolation process is below the asked kernel"}}},
-		{name: "unavailable", a: fake{level: kernel, err: unavailable}, b: fake{level: process}, want: "b",
-			passed: []backend.Candidate{{Backend: "a", Isolation: kernel, Reason: "create: daemon is down"}}},
-		{name: "never below the level when the strong one is down", a: fake{level: kernel, err: unavailable}, b: fake{level: process},
-			spec: backend.Spec{MinIsolation: kernel}, kind: backend.ErrUnavailable},
-		{name: "required never falls back", a: fake{level: kernel, err: unavailable}, b: fake{level: kernel},
-			opts: router.Options{Required: true}, kind: backend.ErrUnavailable},
+		{
+			name: "below the asked level", a: fake{level: process}, b: fake{level: kernel}, spec: backend.Spec{MinIsolation: kernel},
+			want: "b", passed: []backend.Candidate{{Backend: "a", Isolation: process, Reason: "isolation process is below the asked kernel"}},
+		},
+		{
+			name: "below the policy's level", a: fake{level: process}, b: fake{level: kernel}, opts: router.Options{MinIsolation: kernel},
+			want: "b", passed: []backend.Candidate{{Backend: "a", Isolation: process, Reason: "isolation process is below the asked kernel"}},
+		},
+		{
+			name: "unavailable", a: fake{level: kernel, err: unavailable}, b: fake{level: process}, want: "b",
+			passed: []backend.Candidate{{Backend: "a", Isolation: kernel, Reason: "create: daemon is down"}},
+		},
+		{
+			name: "never below the level when the strong one is down", a: fake{level: kernel, err: unavailable}, b: fake{level: process},
+			spec: backend.Spec{MinIsolation: kernel}, kind: backend.ErrUnavailable,
+		},
+		{
+			name: "required never falls back", a: fake{level: kernel, err: unavailable}, b: fake{level: kernel},
+			opts: router.Options{Required: true}, kind: backend.ErrUnavailable,
+		},
 		{name: "lost is never repeated", a: fake{level: kernel, err: backend.ErrLost}, b: fake{level: kernel}, kind: backend.ErrLost},
 		{name: "denied is not shopped around", a: fake{level: kernel, err: backend.ErrDenied}, b: fake{level: kernel}, kind: backend.ErrDenied},
-		{name: "lost because unavailable stays lost", b: fake{level: kernel}, kind: backend.ErrLost,
-			a: fake{level: kernel, err: &backend.Error{Kind: backend.ErrLost, Err: backend.ErrUnavailable}}},
+		{
+			name: "lost because unavailable stays lost", b: fake{level: kernel}, kind: backend.ErrLost,
+			a: fake{level: kernel, err: &backend.Error{Kind: backend.ErrLost, Err: backend.ErrUnavailable}},
+		},
 		{name: "an unclassified error ends it", a: fake{level: kernel, err: errors.New("?")}, b: fake{level: kernel}, kind: backend.ErrInternal},
-		{name: "both out of room", a: fake{level: kernel, err: backend.ErrUnsupported}, b: fake{level: kernel, err: backend.ErrCapacity},
-			kind: backend.ErrCapacity},
-		{name: "none is strong enough", a: fake{level: process}, b: fake{level: process}, spec: backend.Spec{MinIsolation: backend.IsolationVM},
-			kind: backend.ErrUnsupported},
-		{name: "a sandbox weaker than promised", a: fake{level: kernel, achieved: process}, b: fake{level: kernel},
-			spec: backend.Spec{MinIsolation: kernel}, want: "b", passed: []backend.Candidate{{Backend: "a", Isolation: kernel,
-				Reason: "create: min_isolation: the sandbox reached isolation process, kernel is asked for (backend a)"}}},
-		{name: "a template's backends", a: fake{level: kernel}, b: fake{level: kernel}, spec: backend.Spec{Template: "ml"},
+		{
+			name: "both out of room", a: fake{level: kernel, err: backend.ErrUnsupported}, b: fake{level: kernel, err: backend.ErrCapacity},
+			kind: backend.ErrCapacity,
+		},
+		{
+			name: "none is strong enough", a: fake{level: process}, b: fake{level: process}, spec: backend.Spec{MinIsolation: backend.IsolationVM},
+			kind: backend.ErrUnsupported,
+		},
+		{
+			name: "a sandbox weaker than promised", a: fake{level: kernel, achieved: process}, b: fake{level: kernel},
+			spec: backend.Spec{MinIsolation: kernel}, want: "b", passed: []backend.Candidate{{
+				Backend: "a", Isolation: kernel,
+				Reason: "create: min_isolation: the sandbox reached isolation process, kernel is asked for (backend a)",
+			}},
+		},
+		{
+			name: "a template's backends", a: fake{level: kernel}, b: fake{level: kernel}, spec: backend.Spec{Template: "ml"},
 			opts: router.Options{Templates: map[string][]string{"ml": {"b"}}}, want: "b",
-			passed: []backend.Candidate{{Backend: "a", Isolation: kernel, Reason: "template ml is only for b"}}},
+			passed: []backend.Candidate{{Backend: "a", Isolation: kernel, Reason: "template ml is only for b"}},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -199,8 +222,10 @@ func TestRouter_layer(t *testing.T) {
 
 func TestRouter_capabilitiesAreTheWeakest(t *testing.T) {
 	t.Parallel()
-	a := &fake{level: backend.IsolationVM, memory: backend.Enforced,
-		networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkFull}}
+	a := &fake{
+		level: backend.IsolationVM, memory: backend.Enforced,
+		networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkFull},
+	}
 	b := &fake{level: backend.IsolationContainer, memory: backend.BestEffort}
 	c := two(t, a, b, router.Options{}).Capabilities()
 	if c.Isolation != backend.IsolationContainer || c.Claim(backend.ControlMemory).Enforcement != backend.BestEffort ||
@@ -230,8 +255,13 @@ func TestRouter_Explain(t *testing.T) {
 		{"the next", router.Options{}, backend.Spec{}, "b", []string{"no daemon", "the first that"}},
 		{"required", router.Options{Required: true}, backend.Spec{}, "", []string{"no daemon", "required forbids"}},
 		{"too weak", router.Options{MinIsolation: backend.IsolationVM}, backend.Spec{}, "", []string{"no daemon", "below the asked vm"}},
-		{"a field that cannot be", router.Options{}, backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}, "",
-			[]string{"no daemon", "network.mode"}},
+		{
+			"a field that cannot be",
+			router.Options{},
+			backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}},
+			"",
+			[]string{"no daemon", "network.mode"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -296,8 +326,8 @@ func TestRouter_findsOnEveryCandidate(t *testing.T) {
 	if !ok {
 		t.Fatal("Finder is hidden though every candidate has it")
 	}
-	if _, err := f.Find(t.Context(), "y1"); err != nil {
-		t.Error(err)
+	if sb, err := f.Find(t.Context(), "y1"); err != nil || sb.Receipt().Backend != "b" {
+		t.Errorf("Find = %v, %v, want it on b", sb, err)
 	}
 	if _, err := f.Find(t.Context(), "z1"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("error %v, want not found", err)
@@ -307,9 +337,9 @@ func TestRouter_findsOnEveryCandidate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, info.ID)
+		ids = append(ids, info.Backend+"/"+info.ID)
 	}
-	if d := cmp.Diff([]string{"x1", "y1"}, ids); d != "" {
+	if d := cmp.Diff([]string{"a/x1", "b/y1"}, ids); d != "" {
 		t.Error(d)
 	}
 }

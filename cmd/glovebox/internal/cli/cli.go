@@ -8,16 +8,19 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	xterm "golang.org/x/term"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/config"
 	"github.com/glovebox-dev/glovebox/internal/registry"
+	"github.com/glovebox-dev/glovebox/internal/strict"
 	"github.com/glovebox-dev/glovebox/internal/term"
 )
 
@@ -77,7 +80,7 @@ func (e *signalError) Error() string { return "stopped by signal " + e.sig.Strin
 func Main(ctx context.Context, app App) int {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	root := app.root()
+	root := app.root() //nolint:contextcheck // commands take theirs from cobra
 	root.SetArgs(app.Args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -87,8 +90,7 @@ func Main(ctx context.Context, app App) int {
 		app.complain(s)
 		return 128 + int(s.sig)
 	}
-	var ee *exitError
-	if errors.As(err, &ee) {
+	if ee, ok := errors.AsType[*exitError](err); ok {
 		if ee.err != nil {
 			app.complain(ee.err)
 		}
@@ -97,7 +99,7 @@ func Main(ctx context.Context, app App) int {
 	app.complain(err)
 	// What cobra itself refuses (an unknown command or flag) has no type.
 	if ue := (*usageError)(nil); errors.As(err, &ue) || isCobraUsage(err) {
-		fmt.Fprintf(app.Stderr, "see: %s --help\n", cmd.CommandPath()) //nolint:errcheck // nobody to tell
+		fmt.Fprintf(app.Stderr, "see: %s --help\n", cmd.CommandPath())
 		if cmd.Name() == "run" {
 			return exitOurs
 		}
@@ -144,11 +146,11 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 // complain prints an error with everything a terminal would obey taken out,
 // since what it quotes may come from a sandbox or a stranger's file.
 func (a *App) complain(err error) {
-	fmt.Fprintf(a.Stderr, "glovebox: %s\n", term.Lines(err.Error())) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(a.Stderr, "glovebox: %s\n", term.Lines(err.Error()))
 }
 
 func (a *App) warn(text string) {
-	fmt.Fprintf(a.Stderr, "glovebox: warning: %s\n", term.String(text)) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(a.Stderr, "glovebox: warning: %s\n", term.String(text))
 }
 
 func (a *App) root() *cobra.Command {
@@ -169,10 +171,24 @@ func (a *App) root() *cobra.Command {
 	root.SetIn(a.Stdin)
 	root.SetOut(a.Stdout)
 	root.SetErr(a.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "read `FILE` instead of the user's and the project's configuration")
 	root.AddCommand(a.runCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
 	return root
+}
+
+// flagError is a usage error that suggests the flag that was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return &usageError{err}
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	if c := strict.Closest(name, known); c != "" {
+		return usagef("unknown flag --%s, did you mean --%s?", name, c)
+	}
+	return &usageError{err}
 }
 
 // load reads the configuration and prints its warnings.
@@ -193,8 +209,8 @@ func (a *App) load(flags []config.Flag) (*config.Loaded, *registry.Registry, err
 
 // getenv looks up our environment.
 func (a *App) getenv(name string) (string, bool) {
-	for i := len(a.Environ) - 1; i >= 0; i-- {
-		if k, v, _ := strings.Cut(a.Environ[i], "="); k == name {
+	for _, v := range slices.Backward(a.Environ) {
+		if k, v, _ := strings.Cut(v, "="); k == name {
 			return v, true
 		}
 	}
@@ -220,8 +236,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 
 // hint is the fix that an error carries, for documents.
 func hint(err error) string {
-	var be *backend.Error
-	if errors.As(err, &be) {
+	if be, ok := errors.AsType[*backend.Error](err); ok {
 		return be.Fix
 	}
 	return ""

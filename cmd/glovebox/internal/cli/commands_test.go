@@ -121,8 +121,16 @@ func TestConfig_trust(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, args := range [][]string{{"rn"}, {"--nope"}, {"version", "x"}, {"config", "shwo"}, {"config", "show", "x"}, {"doctor", "x"},
-		{"config", "validate", "a", "b"}, {"config", "trust", "--list", "--remove"}} {
+	for _, args := range [][]string{
+		{"rn"},
+		{"--nope"},
+		{"version", "x"},
+		{"config", "shwo"},
+		{"config", "show", "x"},
+		{"doctor", "x"},
+		{"config", "validate", "a", "b"},
+		{"config", "trust", "--list", "--remove"},
+	} {
 		if r := w.run(args...); r.code != 2 || r.err == "" {
 			t.Errorf("%q: %+v", args, r)
 		}

@@ -103,7 +103,7 @@ func TestAnchor(t *testing.T) {
 func TestSink_endsWithItsContext(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe() // nobody reads
-	defer r.Close()   //nolint:errcheck // a test
+	defer r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := newSink(ctx, w, "standard output", func(error) { t.Error("failed") })
 	defer s.close()

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -35,8 +36,8 @@ func exitCode(t *testing.T, err error) int {
 	if err == nil {
 		return 0
 	}
-	ee, ok := err.(*exec.ExitError)
-	if !ok {
+	var ee *exec.ExitError
+	if !errors.As(err, &ee) {
 		t.Fatal(err)
 	}
 	return ee.ExitCode()
@@ -105,7 +106,7 @@ func TestProgram_aReaderThatStoppedDoesNotHoldTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stderr.Close() //nolint:errcheck // a test
+	defer stderr.Close()
 	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ptmx.Close() //nolint:errcheck // a test
+	defer ptmx.Close()
 	if err := pty.Setsize(ptmx, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (p *progress) phase(what string) (end func()) {
 		defer mu.Unlock()
 		if !over {
 			shown = true
-			fmt.Fprintf(p.w, "glovebox: %s …", what) //nolint:errcheck // nobody to tell
+			fmt.Fprintf(p.w, "glovebox: %s …", what)
 		}
 	})
 	return func() {
@@ -45,7 +45,7 @@ func (p *progress) phase(what string) (end func()) {
 		defer mu.Unlock()
 		over = true
 		if shown {
-			fmt.Fprint(p.w, "\r\x1b[K") //nolint:errcheck // nobody to tell
+			fmt.Fprint(p.w, "\r\x1b[K")
 		}
 	}
 }

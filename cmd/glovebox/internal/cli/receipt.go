@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/config"
@@ -34,13 +35,18 @@ func (a *App) conclude(f *runFlags, out *outcome) {
 		}
 	}
 	if out.receipt != nil {
-		lines := receiptLines(out.receipt, out.exit, f.verbose)
-		fmt.Fprint(a.Stderr, strings.Join(lines, "\n")+"\n") //nolint:errcheck // nobody to tell
+		lines := receiptLines(out.receipt, out.exit, out.timeout, f.verbose)
+		fmt.Fprint(a.Stderr, strings.Join(lines, "\n")+"\n")
 	}
 }
 
-// receiptLines is a receipt for people.
-func receiptLines(r *backend.Receipt, exit *backend.Exit, verbose bool) []string {
+// everyday are the limits that a short receipt names though nobody asked.
+func everyday() []backend.Control {
+	return []backend.Control{backend.ControlMemory, backend.ControlCPU, backend.ControlPids, backend.ControlDisk}
+}
+
+// receiptLines is a receipt for people. limit is the command's wall time.
+func receiptLines(r *backend.Receipt, exit *backend.Exit, limit time.Duration, verbose bool) []string {
 	how := "measured"
 	if !r.Measured {
 		how = "declared"
@@ -56,15 +62,17 @@ func receiptLines(r *backend.Receipt, exit *backend.Exit, verbose bool) []string
 	var limits, weak []string
 	for _, g := range r.Limits {
 		switch {
-		case g.Enforcement == backend.Enforced:
-			limits = append(limits, strings.TrimSpace(string(g.Control)+" "+g.Value))
+		case g.Default && !slices.Contains(everyday(), g.Control):
+		case g.Enforcement != backend.Enforced:
+			weak = append(weak, fmt.Sprintf("%s %s (%s)", g.Control, g.Value, strings.ReplaceAll(string(g.Enforcement), "_", " ")))
 		default:
-			weak = append(weak, fmt.Sprintf("%s %s (%s)", g.Control, g.Value, g.Enforcement))
+			limits = append(limits, strings.TrimSpace(string(g.Control)+" "+g.Value))
 		}
 	}
+	limits = append(limits, "time "+limit.String())
 	lines = append(lines, "  limits: "+list(limits))
 	if len(weak) > 0 {
-		lines = append(lines, "  not enforced: "+list(weak))
+		lines = append(lines, "  weaker: "+list(weak))
 	}
 	lines = append(lines, "  walls:  network "+string(r.Network)+"; "+list(held(r.Controls)))
 	if exit != nil {
@@ -130,12 +138,19 @@ func usage(u backend.Usage) string {
 		out = append(out, rounded(u.CPU).String()+" CPU")
 	}
 	if u.PeakProcesses > 0 {
-		out = append(out, fmt.Sprintf("%d processes at most", u.PeakProcesses))
+		out = append(out, plural(u.PeakProcesses, "process", "processes")+" at most")
 	}
 	if u.Disk > 0 {
 		out = append(out, bytesText(u.Disk)+" disk")
 	}
 	return strings.Join(out, ", ")
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // bytesText is a number of bytes with one decimal.
@@ -204,7 +219,7 @@ func (a *App) printDecision(d router.Decision, req *request) {
 		lines = append(lines, "warning: "+w)
 	}
 	for _, l := range lines {
-		fmt.Fprintln(a.Stdout, term.String(l)) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(a.Stdout, term.String(l))
 	}
 }
 

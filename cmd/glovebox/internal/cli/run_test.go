@@ -171,7 +171,7 @@ func TestRun_usageErrors(t *testing.T) {
 		{[]string{"/dev/zero"}, "not a regular file"},
 		{[]string{}, "nothing to run"},
 		{[]string{"--", ""}, "no program given"},
-		{[]string{"--memroy", "1g", "x"}, "unknown flag: --memroy"},
+		{[]string{"--memroy", "1g", "x"}, "unknown flag --memroy, did you mean --memory?"},
 		{[]string{"--", "a\x00b"}, "NUL"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {

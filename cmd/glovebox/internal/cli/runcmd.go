@@ -143,8 +143,10 @@ func (a *App) explain(ctx context.Context, f *runFlags, req *request, ex *router
 		a.printDecision(d, req)
 	}
 	if d.Backend == "" {
-		return &backend.Error{Op: "explain", Kind: backend.ErrUnsupported, Err: errors.New("no backend would run this"),
-			Fix: "see the reasons above, or run: glovebox doctor"}
+		return &backend.Error{
+			Op: "explain", Kind: backend.ErrUnsupported, Err: errors.New("no backend would run this"),
+			Fix: "see the reasons above, or run: glovebox doctor",
+		}
 	}
 	return nil
 }
@@ -158,8 +160,7 @@ func (o *outcome) code() int {
 	case errors.Is(o.err, errClosedPipe):
 		return exitSIGPIPE
 	case o.err != nil || o.exit == nil:
-		var ee *exitError
-		if errors.As(o.err, &ee) {
+		if ee, ok := errors.AsType[*exitError](o.err); ok {
 			return ee.code
 		}
 		return exitOurs

@@ -28,6 +28,7 @@ type outcome struct {
 	stderr   collected
 	files    []fetched
 	warnings []string
+	timeout  time.Duration // of the command
 	err      error
 }
 
@@ -52,7 +53,7 @@ type session struct {
 func (s *session) run(parent context.Context, ex backend.Executor) (out outcome) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	out.warnings = slices.Clone(s.req.warn)
+	out.warnings, out.timeout = slices.Clone(s.req.warn), s.req.command.Timeout
 	end := s.progress.phase("making the sandbox")
 	sb, err := ex.Create(ctx, s.req.spec)
 	end()
@@ -257,7 +258,7 @@ func fetchOne(ctx context.Context, files backend.Filesystem, o fetch, limit int6
 	if err != nil {
 		return 0, err
 	}
-	defer src.Close() //nolint:errcheck // read side
+	defer src.Close()
 	return saveFile(o.host, src, limit)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // errClosedPipe is why a run ended: nobody reads its output any more.
-var errClosedPipe = errors.New("nobody reads the output any more") //nolint:gochecknoglobals // a sentinel
+var errClosedPipe = errors.New("nobody reads the output any more")
 
 // sink passes a program's output on to one of our streams. Writing to it ends
 // with its context, even where the stream blocks: a reader that has stopped

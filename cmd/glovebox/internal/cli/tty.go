@@ -50,7 +50,7 @@ func (t *tty) size() *backend.TerminalSize {
 	if err != nil || cols <= 0 || rows <= 0 || cols > 0xffff || rows > 0xffff {
 		return &backend.TerminalSize{}
 	}
-	return &backend.TerminalSize{Cols: uint16(cols), Rows: uint16(rows)} //nolint:gosec // bounded above
+	return &backend.TerminalSize{Cols: uint16(cols), Rows: uint16(rows)}
 }
 
 // follow passes changes of our terminal's size on to p until restore.
