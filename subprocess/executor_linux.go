@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/envd"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
@@ -54,6 +55,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	ex.serr = err
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ex.stop = stop
+	ex.wg.Go(envd.Warm)
 	if ex.store != nil {
 		ex.wg.Go(func() { ex.sweepLoop(sctx) })
 	}

@@ -10,7 +10,15 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
+	"github.com/glovebox-dev/glovebox/internal/envd/wire/process/processconnect"
 )
+
+// Warm readies what the first command would otherwise wait for. It is meant for
+// a goroutine beside the making of the sandbox.
+func Warm() {
+	wire.Warm()
+	processconnect.NewProcessHandler(processconnect.UnimplementedProcessHandler{})
+}
 
 // SetDeadline arms the sandbox's own end, as the RPC does; 0 disarms it.
 func (s *Server) SetDeadline(after time.Duration) error { return s.setDeadline(after) }

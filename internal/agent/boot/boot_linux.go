@@ -54,6 +54,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	go agent.Warm()
 	sb, err := launch.Setup(cfg)
 	if err != nil {
 		return err
