@@ -50,13 +50,21 @@ func chooseMode(want Privilege) (launch.Mode, string) {
 		return launch.ModeRestricted, "restricted was asked for"
 	case PrivilegeAuto, PrivilegeRoot, PrivilegeUserns:
 	}
-	if os.Geteuid() == 0 && want != PrivilegeUserns && !inUserNamespace() {
+	if os.Geteuid() == 0 && want != PrivilegeUserns && !inUserNamespace() && hasSysAdmin() {
 		return launch.ModeMapped, ""
 	}
 	if why := noUserNamespaces(); why != "" {
 		return launch.ModeRestricted, why
 	}
 	return launch.ModeSingle, "not running as root of the host"
+}
+
+// hasSysAdmin tells whether root here may make namespaces, which root of an
+// ordinary container may not.
+func hasSysAdmin() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // inUserNamespace tells whether root here is not the host's.
