@@ -164,7 +164,7 @@ func (m *maker) config() (launch.Config, error) {
 		Rlimits: []launch.Rlimit{
 			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)}, //nolint:gosec // validated
 			{Resource: unix.RLIMIT_CORE, Value: 0},
-			{Resource: unix.RLIMIT_FSIZE, Value: uint64(l.FileSize)}, //nolint:gosec // validated
+			{Resource: unix.RLIMIT_FSIZE, Value: m.fileSize()},
 			{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
 			{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
 		},
@@ -195,6 +195,15 @@ func (m *maker) config() (launch.Config, error) {
 	var err error
 	cfg.Mounts, err = m.binds()
 	return cfg, err
+}
+
+// fileSize is RLIMIT_FSIZE. By default it lies above the disk, so that a file
+// which fills it meets ENOSPC and not a signal.
+func (m *maker) fileSize() uint64 {
+	if m.asked.Limits.FileSize == 0 {
+		return uint64(m.spec.Limits.Disk) + 1<<20 //nolint:gosec // validated
+	}
+	return uint64(m.spec.Limits.FileSize) //nolint:gosec // validated
 }
 
 // processLimit is RLIMIT_NPROC: in a user namespace of its own it counts the
