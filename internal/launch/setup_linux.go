@@ -49,7 +49,7 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
 	}
 	if cfg.Mode == ModePlain {
-		r, err := spawn.Enter(true, nil)
+		r, err := spawn.New(spawn.Options{Orphans: true})
 		sb.Reaper = r
 		return sb, errors.Join(err, becomeReaper())
 	}
@@ -70,7 +70,12 @@ func Setup(cfg *Config) (*Sandbox, error) {
 			return nil, err
 		}
 	}
-	sb.Reaper, err = spawn.Enter(true, func() error { return confineThread(cfg, rules) })
+	sb.Reaper, err = spawn.New(spawn.Options{
+		Orphans: true, Enter: func() error { return confineThread(cfg, rules) },
+		// Security: where user code has the agent's uid it may stop a child
+		// that has not executed yet.
+		Separate: cfg.Mode != ModeMapped,
+	})
 	if err != nil {
 		return nil, err
 	}

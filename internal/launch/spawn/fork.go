@@ -3,8 +3,13 @@
 package spawn
 
 import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -76,17 +81,15 @@ type plan struct {
 	cgroup   int             // descriptor of a v2 group to be born in; 0 for none
 	filter   *unix.SockFprog // installed last; nil for none
 
-	// The child's answer; it shares the address space until it execs.
+	// The child's answer, where it shares the address space until it execs;
+	// otherwise it writes the same to report.
 	failed stage
 	errno  uintptr
+	// report is the descriptor of a pipe and means a child with an address
+	// space of its own, which nobody waits for; 0 for none.
+	report   int
+	separate bool
 }
-
-type capHeader struct {
-	version uint32
-	pid     int32
-}
-
-type capData struct{ effective, permitted, inheritable uint32 }
 
 // fork runs the child of p and returns its pid and pidfd. The calling thread
 // waits until the child has executed or failed; p.failed tells which.
@@ -99,17 +102,21 @@ type capData struct{ effective, permitted, inheritable uint32 }
 //go:nocheckptr
 func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	var (
-		i    int
-		e    syscall.Errno
-		hdr  = capHeader{version: unix.LINUX_CAPABILITY_VERSION_3}
-		caps [2]capData
-		zero = [1]byte{'0'}
-		best uintptr
-		args cloneArgs
+		i     int
+		e     syscall.Errno
+		told  [2]uint64
+		zero  = [1]byte{'0'}
+		best  uintptr
+		args  cloneArgs
+		flags uintptr
 	)
 	pidfd = -1
+	flags = unix.CLONE_PIDFD
+	if p.report == 0 {
+		flags |= unix.CLONE_VFORK | unix.CLONE_VM
+	}
 	if p.cgroup > 0 {
-		args.flags = unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD | unix.CLONE_INTO_CGROUP
+		args.flags = uint64(flags) | unix.CLONE_INTO_CGROUP
 		args.pidfd = uint64(uintptr(unsafe.Pointer(&pidfd)))
 		args.exitSignal = uint64(unix.SIGCHLD)
 		args.cgroup = uint64(p.cgroup)
@@ -118,7 +125,7 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	if p.cgroup > 0 {
 		pid, errno = vforkSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
 	} else {
-		pid, errno = vforkSyscall(unix.SYS_CLONE, uintptr(unix.CLONE_VFORK|unix.CLONE_VM|unix.CLONE_PIDFD|unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&pidfd)))
+		pid, errno = vforkSyscall(unix.SYS_CLONE, flags|uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&pidfd)))
 	}
 	if errno != 0 || pid != 0 {
 		runtimeAfterFork()
@@ -162,6 +169,10 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		}
 	}
 	syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
+	p.failed = stagePrivileges
+	if _, _, e = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		goto fail
+	}
 	p.failed = stageUser
 	if p.setUser {
 		if len(p.groups) > 0 {
@@ -175,18 +186,8 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESGID, p.gid, p.gid, p.gid); e != 0 {
 			goto fail
 		}
-		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESUID, p.uid, p.uid, p.uid); e != 0 {
-			goto fail
-		}
-	}
-	// Security: nothing of the agent's capabilities is left before a path that
-	// user code chose is looked at.
-	if _, _, e = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&caps[0])), 0); e != 0 {
-		goto fail
-	}
-	p.failed = stagePrivileges
-	if _, _, e = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		goto fail
+		// It returns the old id and never an error; setresuid checks.
+		syscall.RawSyscall(unix.SYS_SETFSUID, p.uid, 0, 0)
 	}
 	if p.dir != nil {
 		p.failed = stageDir
@@ -197,6 +198,15 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	if p.filter != nil {
 		p.failed = stagePrivileges
 		if _, _, e = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(p.filter))); e != 0 {
+			goto fail
+		}
+	}
+	// Security: the user's processes may signal the child from here on, while
+	// it still is on the parent's stack, so nothing but exec is left to do. The
+	// capabilities that stay end with exec: none is ambient.
+	if p.setUser {
+		p.failed = stageUser
+		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESUID, p.uid, p.uid, p.uid); e != 0 {
 			goto fail
 		}
 	}
@@ -215,6 +225,10 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	e = syscall.Errno(best)
 fail:
 	p.errno = uintptr(e)
+	if p.report > 0 {
+		told = [2]uint64{uint64(p.failed), uint64(e)}
+		syscall.RawSyscall(unix.SYS_WRITE, uintptr(p.report), uintptr(unsafe.Pointer(&told[0])), unsafe.Sizeof(told))
+	}
 	for {
 		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 253, 0, 0)
 	}
@@ -222,6 +236,9 @@ fail:
 
 // run forks for p on the calling thread and keeps alive what the child reads.
 func run(p *plan) (pid int, pidfd int, err error) {
+	if p.separate {
+		return runSeparate(p)
+	}
 	syscall.ForkLock.Lock()
 	raw, fd, e := fork(p)
 	syscall.ForkLock.Unlock()
@@ -230,14 +247,57 @@ func run(p *plan) (pid int, pidfd int, err error) {
 		return 0, -1, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
 	}
 	if p.errno != 0 {
-		var ws syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(int(raw), &ws, 0, nil); err != syscall.EINTR { //nolint:errorlint // a raw errno
-				break
-			}
-		}
-		unix.Close(int(fd)) //nolint:errcheck // nothing to do about it
+		discard(int(raw), int(fd))
 		return 0, -1, &Error{Stage: p.failed.String(), Errno: syscall.Errno(p.errno)}
 	}
 	return int(raw), int(fd), nil
+}
+
+// execTimeout bounds how long a child with an address space of its own may take
+// to exec, which user code may try to hold up with signals.
+const execTimeout = 10 * time.Second
+
+// runSeparate forks without waiting on the thread: the child reports through
+// the pipe, whose end means that it executed.
+func runSeparate(p *plan) (pid int, pidfd int, err error) {
+	answer, w, err := os.Pipe()
+	if err != nil {
+		return 0, -1, &Error{Stage: stageClone.String(), Errno: unix.EMFILE}
+	}
+	defer answer.Close()   //nolint:errcheck // read side
+	p.report = int(w.Fd()) //nolint:gosec // a descriptor
+	syscall.ForkLock.Lock()
+	raw, fd, e := fork(p)
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(p)
+	w.Close() //nolint:errcheck // the child has its own
+	if e != 0 {
+		return 0, -1, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
+	}
+	var told [16]byte
+	answer.SetReadDeadline(time.Now().Add(execTimeout)) //nolint:errcheck // a pipe has deadlines
+	n, rerr := io.ReadFull(answer, told[:])
+	switch {
+	case n == len(told):
+		discard(int(raw), int(fd))
+		return 0, -1, &Error{
+			Stage: stage(binary.NativeEndian.Uint64(told[:8])).String(), Errno: syscall.Errno(binary.NativeEndian.Uint64(told[8:])),
+		}
+	case !errors.Is(rerr, io.EOF):
+		unix.Kill(int(raw), unix.SIGKILL) //nolint:errcheck // it is reaped next
+		discard(int(raw), int(fd))
+		return 0, -1, &Error{Stage: stageExec.String(), Errno: unix.ETIMEDOUT}
+	}
+	return int(raw), int(fd), nil
+}
+
+// discard reaps a child that did not execute.
+func discard(pid, pidfd int) {
+	var ws syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(pid, &ws, 0, nil); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	unix.Close(pidfd) //nolint:errcheck // nothing to do about it
 }

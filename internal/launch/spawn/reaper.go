@@ -61,13 +61,12 @@ func (p *Process) finish(s Status) {
 // Reaper starts processes and collects their ends. It is safe for concurrent
 // use; a program has at most one that collects orphans.
 type Reaper struct {
-	orphans bool
-	enter   func() error
-	work    chan request
-	stop    chan struct{}
-	wg      sync.WaitGroup
-	mu      sync.Mutex // held from fork to registration, so no end is missed
-	procs   map[int]*Process
+	opts  Options
+	work  chan request
+	stop  chan struct{}
+	wg    sync.WaitGroup
+	mu    sync.Mutex // held from fork to registration, so no end is missed
+	procs map[int]*Process
 }
 
 type request struct {
@@ -80,25 +79,36 @@ type reply struct {
 	err  error
 }
 
-// NewReaper makes a Reaper. With orphans it also collects every other child of
-// the program, as the first process of a pid namespace must; it then takes the
-// statuses of children that others start.
+// Options say how a Reaper works.
+type Options struct {
+	// Orphans: it also collects every other child of the program, as the first
+	// process of a pid namespace must; it then takes the statuses of children
+	// that others start.
+	Orphans bool
+	// Enter runs first on the thread that does all forks: what it changes about
+	// the thread (a Landlock domain, a keyring), every command inherits.
+	Enter func() error
+	// Separate gives a child an address space of its own until it execs, and
+	// nobody waits for it on a thread: for agents whose user code may signal
+	// such a child and would hold up the agent with it.
+	Separate bool
+}
+
+// NewReaper is New for a program that needs no more than Orphans.
 func NewReaper(orphans bool) *Reaper {
-	r, _ := Enter(orphans, nil) //nolint:errcheck // nothing to enter, nothing to fail
+	r, _ := New(Options{Orphans: orphans}) //nolint:errcheck // nothing to enter, nothing to fail
 	return r
 }
 
-// Enter is NewReaper with a thread of its own for all forks, on which enter
-// runs first: what it changes about the thread (a Landlock domain, a keyring),
-// every command inherits. enter's error is returned.
-func Enter(orphans bool, enter func() error) (*Reaper, error) {
-	r := &Reaper{orphans: orphans, enter: enter, work: make(chan request), stop: make(chan struct{}), procs: map[int]*Process{}}
+// New makes a Reaper. Its error is Enter's.
+func New(o Options) (*Reaper, error) {
+	r := &Reaper{opts: o, work: make(chan request), stop: make(chan struct{}), procs: map[int]*Process{}}
 	started := make(chan error)
 	r.wg.Go(func() { r.forker(started) })
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	if orphans {
+	if o.Orphans {
 		r.wg.Go(r.collect)
 	}
 	return r, nil
@@ -115,8 +125,8 @@ func (r *Reaper) Close() {
 // ends with the goroutine and nothing else ever runs in its domain.
 func (r *Reaper) forker(started chan<- error) {
 	runtime.LockOSThread()
-	if r.enter != nil {
-		if err := r.enter(); err != nil {
+	if r.opts.Enter != nil {
+		if err := r.opts.Enter(); err != nil {
 			started <- err
 			return
 		}
@@ -153,12 +163,13 @@ func (r *Reaper) Start(a Attr) (*Process, error) {
 func (r *Reaper) fork(p *plan) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	p.separate = r.opts.Separate
 	pid, pidfd, err := run(p)
 	if err != nil {
 		return nil, err
 	}
 	proc := &Process{PID: pid, pidfd: pidfd, done: make(chan struct{})}
-	if r.orphans {
+	if r.opts.Orphans {
 		r.procs[pid] = proc
 	} else {
 		go proc.wait()

@@ -50,10 +50,30 @@ func sh(script string) spawn.Attr {
 	return spawn.Attr{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}
 }
 
+// both runs f with children that share the address space until they execute,
+// and with children that do not.
+func both(t *testing.T, f func(t *testing.T, r *spawn.Reaper)) {
+	t.Helper()
+	for _, separate := range []bool{false, true} {
+		t.Run(fmt.Sprintf("separate=%t", separate), func(t *testing.T) {
+			t.Parallel()
+			r, err := spawn.New(spawn.Options{Separate: separate})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(r.Close)
+			f(t, r)
+		})
+	}
+}
+
 func TestReaper_statusIsTheProgramsOwn(t *testing.T) {
 	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
+	both(t, statusIsTheProgramsOwn)
+}
+
+func statusIsTheProgramsOwn(t *testing.T, r *spawn.Reaper) {
+	t.Helper()
 	for _, tt := range []struct {
 		script string
 		code   int
@@ -74,8 +94,11 @@ func TestReaper_statusIsTheProgramsOwn(t *testing.T) {
 
 func TestReaper_startErrorsNameTheStep(t *testing.T) {
 	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
+	both(t, startErrorsNameTheStep)
+}
+
+func startErrorsNameTheStep(t *testing.T, r *spawn.Reaper) {
+	t.Helper()
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o644); err != nil {
@@ -203,10 +226,10 @@ func TestProcess_signalAfterTheEndIsESRCH(t *testing.T) {
 	}
 }
 
-func TestEnter_errorIsReturned(t *testing.T) {
+func TestNew_enterErrorIsReturned(t *testing.T) {
 	t.Parallel()
 	want := errors.New("no")
-	if _, err := spawn.Enter(false, func() error { return want }); !errors.Is(err, want) {
+	if _, err := spawn.New(spawn.Options{Enter: func() error { return want }}); !errors.Is(err, want) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -220,6 +243,20 @@ func BenchmarkStart(b *testing.B) {
 	}
 	defer null.Close()
 	a := spawn.Attr{Path: "/bin/true", Argv: []string{"true"}, Files: [3]*os.File{null, null, null}}
+	separate, err := spawn.New(spawn.Options{Separate: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer separate.Close()
+	b.Run("separate", func(b *testing.B) {
+		for b.Loop() {
+			p, err := separate.Start(a)
+			if err != nil {
+				b.Fatal(err)
+			}
+			<-p.Done()
+		}
+	})
 	b.Run("ours", func(b *testing.B) {
 		for b.Loop() {
 			p, err := r.Start(a)
