@@ -173,7 +173,7 @@ func stampOf(name string) (stamp, error) {
 	}
 	st := stamp{size: fi.Size(), mod: fi.ModTime()}
 	if sys, ok := fi.Sys().(*syscall.Stat_t); ok {
-		st.ino = int64(sys.Ino) //nolint:gosec // only compared
+		st.ino = int64(sys.Ino)
 	}
 	return st, nil
 }
@@ -186,7 +186,7 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // read side
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		err = fmt.Errorf("%s: larger than %d bytes", name, limit)

@@ -107,6 +107,7 @@ type Server struct {
 	dials    atomic.Int64
 	pending  atomic.Int64
 	metrics  sampler
+	scratch  scratch
 
 	ctx    context.Context //nolint:containedctx // the server's life
 	cancel context.CancelFunc
@@ -140,7 +141,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		opts:     o,
-		accounts: &accounts{passwd: o.PasswdPath, group: o.GroupPath, only: o.OnlyUser, self: uint32(os.Geteuid())}, //nolint:gosec // a uid
+		accounts: &accounts{passwd: o.PasswdPath, group: o.GroupPath, only: o.OnlyUser, self: uint32(os.Geteuid())},
 		mux:      http.NewServeMux(),
 		selfAuth: map[string]bool{"/health": true, "/init": true},
 	}
@@ -200,7 +201,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
+	defer context.AfterFunc(s.ctx, cancel)() //nolint:contextcheck // the server's end is every request's
 	s.mux.ServeHTTP(w, r.WithContext(ctx))
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/process"
@@ -46,6 +47,8 @@ type command struct {
 	killed      gloveboxv1.End_Reason
 	scope       string
 	deadlineHit bool
+	hits        []string      // other than of the output
+	cpuSeen     time.Duration // of the tree while it ran
 	end         *gloveboxv1.End
 	endedAt     time.Time
 	wall        time.Duration // until the process ended
@@ -258,9 +261,15 @@ func (c *command) pastDeadline() bool {
 	return c.deadlineHit
 }
 
-// shut ends the command with the server: its tree, its input and its pipes.
+// shut ends the command with the server: its process and group, its input and
+// its pipes. Sessions are ended for all commands at once.
 func (c *command) shut() {
-	c.killAll()
+	if c.group != nil {
+		_ = c.group.Kill()
+	}
+	if c.proc != nil {
+		_ = c.proc.Signal(unix.SIGKILL)
+	}
 	c.in.close()
 	for _, o := range c.outs {
 		o.wrapUp()

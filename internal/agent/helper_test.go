@@ -99,6 +99,7 @@ func connectTo(tb testing.TB, srv *agent.Server, opts ...connect.ClientOption) *
 	tb.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
+	ctx := context.WithoutCancel(tb.Context())
 	tr := &transport{}
 	tr.Transport = &http.Transport{
 		Protocols: protocols,
@@ -108,7 +109,7 @@ func connectTo(tb testing.TB, srv *agent.Server, opts ...connect.ClientOption) *
 			if err != nil {
 				return nil, err
 			}
-			tr.wg.Go(func() { _ = srv.ServeConn(context.Background(), theirs) })
+			tr.wg.Go(func() { _ = srv.ServeConn(ctx, theirs) })
 			return ours, nil
 		},
 	}
@@ -226,8 +227,9 @@ func (r *result) take(ev *process.ProcessEvent) {
 // opened is a stream whose command runs.
 type opened struct {
 	*connect.ServerStreamForClient[process.StartResponse]
-	pid uint32
-	id  string
+	pid    uint32
+	id     string
+	unread string
 }
 
 func (b *box) open(tb testing.TB, r *connect.Request[process.StartRequest]) *opened {
@@ -239,7 +241,9 @@ func (b *box) open(tb testing.TB, r *connect.Request[process.StartRequest]) *ope
 	if !st.Receive() || st.Msg().GetEvent().GetStart() == nil {
 		tb.Fatalf("first event %v, error %v", st.Msg(), st.Err())
 	}
-	return &opened{st, st.Msg().GetEvent().GetStart().GetPid(), st.ResponseHeader().Get(wire.HeaderCommand)}
+	return &opened{
+		ServerStreamForClient: st, pid: st.Msg().GetEvent().GetStart().GetPid(), id: st.ResponseHeader().Get(wire.HeaderCommand),
+	}
 }
 
 // collect takes the rest of the stream.
@@ -254,17 +258,22 @@ func (o *opened) collect() result {
 	return res
 }
 
-// until takes output until it holds want.
+// until takes output up to and with want; what came after it stays for the
+// next call.
 func (o *opened) until(tb testing.TB, want string) string {
 	tb.Helper()
-	var got result
-	for !strings.Contains(got.stdout+got.stderr+got.pty, want) {
-		if !o.Receive() {
-			tb.Fatalf("stream ended before %q: %+v, %v", want, got, o.Err())
+	for {
+		if before, after, ok := strings.Cut(o.unread, want); ok {
+			o.unread = after
+			return before + want
 		}
+		if !o.Receive() {
+			tb.Fatalf("stream ended before %q: %q, %v", want, o.unread, o.Err())
+		}
+		var got result
 		got.take(o.Msg().GetEvent())
+		o.unread += got.stdout + got.stderr + got.pty
 	}
-	return got.stdout + got.stderr + got.pty
 }
 
 func byPID(pid uint32) *process.ProcessSelector {

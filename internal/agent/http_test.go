@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/internal/agent"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
@@ -152,7 +153,7 @@ func TestMetrics(t *testing.T) {
 func TestDial(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +190,20 @@ func TestDial(t *testing.T) {
 	if rest, err := io.ReadAll(res.Body); err != nil || string(rest) != "bye" {
 		t.Errorf("%q %v", rest, err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
-	if got := post(t, b, fmt.Sprintf("%s?port=%d", wire.DialPath, port), "", "", http.StatusBadGateway); !strings.Contains(got, `"code":502`) {
+	// A port that is taken and not listened on.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := post(t, b, fmt.Sprintf("%s?port=%d", wire.DialPath, bound.(*unix.SockaddrInet4).Port), "", "", http.StatusBadGateway); !strings.Contains(got, `"code":502`) {
 		t.Error(got)
 	}
 	for _, p := range []string{"", "0", "65536", "-1", "x"} {
@@ -205,7 +217,7 @@ func TestHTTP1(t *testing.T) {
 	b := newBox(t, nil)
 	srv := httptest.NewServer(b.srv.Handler())
 	defer srv.Close()
-	res, err := http.Get(srv.URL + "/health") //nolint:noctx // a test's
+	res, err := http.Get(srv.URL + "/health")
 	if err != nil || res.StatusCode != http.StatusNoContent {
 		t.Fatalf("%v %v", res, err)
 	}
@@ -230,7 +242,7 @@ func TestUser_byHeader(t *testing.T) {
 	id := func(name string) string {
 		req := request("id -u; id -g; id -G; echo $USER $HOME; echo again >/dev/stdout; echo x >/dev/stderr; pwd")
 		if name != "" {
-			r, _ := http.NewRequest(http.MethodGet, "/", nil) //nolint:noctx // only for its header
+			r, _ := http.NewRequest(http.MethodGet, "/", nil)
 			r.SetBasicAuth(name, "")
 			req.Header().Set("Authorization", r.Header.Get("Authorization"))
 		}
@@ -275,7 +287,8 @@ func TestTerminal(t *testing.T) {
 	}
 	say("stty size; test -t 0 && test -t 1 && test -t 2 && echo is''atty; echo >/dev/tty own''tty\n")
 	o.until(t, "31 101")
-	o.until(t, "ownty"[:2])
+	o.until(t, "isatty\r\n")
+	o.until(t, "owntty\r\n")
 	wantCode(t, b.send(t, o.pid, stdin("x")), connect.CodeInternal, "tty assigned")
 	_, err := b.proc.CloseStdin(t.Context(), connect.NewRequest(&process.CloseStdinRequest{Process: byPID(o.pid)}))
 	wantCode(t, err, connect.CodeUnknown)

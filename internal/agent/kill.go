@@ -45,6 +45,9 @@ func (c *command) kill(reason gloveboxv1.End_Reason) {
 	}
 	c.mu.Unlock()
 	if c.alive() {
+		if c.group == nil {
+			c.cpu() // while there is somebody to ask
+		}
 		c.killTree()
 	}
 }
@@ -52,37 +55,51 @@ func (c *command) kill(reason gloveboxv1.End_Reason) {
 // killTree sends SIGKILL to all that the command started, as far as that is
 // tracked: its group, else its session.
 func (c *command) killTree() {
-	scope := scopeSession
-	if c.group != nil && c.group.Kill() == nil {
-		scope = scopeTree
-	} else {
-		c.signalSession(unix.SIGKILL)
+	if c.group != nil {
+		c.setScope(scopeTree)
+		if c.group.Kill() == nil {
+			return
+		}
 	}
+	c.setScope(scopeSession)
 	if c.proc != nil {
+		// A leader that sees its children die must not get to exit by itself.
+		_ = c.proc.Signal(unix.SIGSTOP)
+		c.signalSession(unix.SIGKILL)
 		_ = c.proc.Signal(unix.SIGKILL)
 	}
+}
+
+// setScope notes what a kill reaches. It comes before the kill, since the end
+// may be reported at once.
+func (c *command) setScope(scope string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.scope = scope
 }
 
-// killAll also reaches the descendants of a command that has ended.
-func (c *command) killAll() {
-	if c.proc != nil {
-		c.killTree()
-	}
-}
+// killSessions ends the sessions of commands, of those that have ended too.
+func killSessions(all []*command) { signalSessions(all, unix.SIGKILL) }
 
 // signalSession sends sig to every process of the command's session; SIGKILL
 // until none is left.
 func (c *command) signalSession(sig unix.Signal) {
+	signalSessions([]*command{c}, sig)
+}
+
+func signalSessions(all []*command, sig unix.Signal) {
+	leaders := make(map[int]*command, len(all))
+	for _, c := range all {
+		if c.proc != nil {
+			leaders[int(c.pid)] = c
+		}
+	}
 	for range killRounds {
-		members := session(int(c.pid))
 		sent := 0
-		for _, m := range members {
+		for _, m := range processes(func(sid int) bool { return leaders[sid] != nil }) {
 			// Security: once the leader was reaped the kernel may have given
 			// its number to a stranger's session. Ours descend from the agent.
-			if c.alive() || m.pid != int(c.pid) && descends(m.ppid) {
+			if leaders[m.sid].alive() || m.pid != m.sid && descends(m.ppid) {
 				_ = unix.Kill(m.pid, sig)
 				sent++
 			}
@@ -118,17 +135,17 @@ func descends(pid int) bool {
 
 // member is a live process of a session.
 type member struct {
-	pid, ppid int
-	cpu       time.Duration // its own and its waited-for children's
+	pid, ppid, sid int
+	cpu            time.Duration // its own and its waited-for children's
 }
 
-// session lists the live processes of session sid.
-func session(sid int) []member {
+// processes lists the live processes of the sessions that want accepts.
+func processes(want func(sid int) bool) []member {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
-	defer d.Close()
+	defer d.Close() //nolint:errcheck // read side
 	var out []member
 	for {
 		names, err := d.Readdirnames(256)
@@ -142,8 +159,8 @@ func session(sid int) []member {
 				continue
 			}
 			st, ok := parseStat(b)
-			if ok && st.session == sid && st.alive {
-				out = append(out, member{pid, st.ppid, st.cpu})
+			if ok && st.alive && want(st.session) {
+				out = append(out, member{pid, st.ppid, st.session, st.cpu})
 			}
 		}
 		if err != nil {
@@ -194,8 +211,17 @@ func parseStat(b []byte) (procStat, bool) {
 	return st, true
 }
 
-// cpu is the time used by the command's tree so far.
+// cpu is the time used by the command's tree so far, as far as it was seen: a
+// tree that was killed takes what its members had used with it.
 func (c *command) cpu() time.Duration {
+	now := c.cpuNow()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cpuSeen = max(c.cpuSeen, now)
+	return c.cpuSeen
+}
+
+func (c *command) cpuNow() time.Duration {
 	if c.group != nil {
 		if d, err := c.group.CPU(); err == nil {
 			return d
@@ -208,7 +234,7 @@ func (c *command) cpu() time.Duration {
 		return c.proc.Status().CPU
 	}
 	var sum time.Duration
-	for _, m := range session(int(c.pid)) {
+	for _, m := range processes(func(sid int) bool { return sid == int(c.pid) }) {
 		sum += m.cpu
 	}
 	return sum
@@ -239,6 +265,7 @@ func (c *command) watchCPU(limit time.Duration) {
 // report says how the command ended, from what wait and the counters say.
 func (c *command) report(held bool) *gloveboxv1.End {
 	end := &gloveboxv1.End{Reason: gloveboxv1.End_REASON_EXITED, PipesHeld: held, Usage: c.usage()}
+	c.noteHits(c.s.fullScratch())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.alive() { // the kernel would not let it die
@@ -246,7 +273,7 @@ func (c *command) report(held bool) *gloveboxv1.End {
 	} else if st := c.proc.Status(); st.Signal != 0 {
 		end.Reason, end.Code, end.Signal = gloveboxv1.End_REASON_SIGNALED, -1, int32(st.Signal)
 	} else {
-		end.Code = int32(st.Code) //nolint:gosec // a byte
+		end.Code = int32(st.Code)
 	}
 	// A command that ended by itself before our kill came has exited. Output
 	// is read after it was written, so its limit counts even then.
@@ -261,6 +288,7 @@ func (c *command) report(held bool) *gloveboxv1.End {
 // sealOutput notes what became of the output. The caller holds c.mu.
 func (c *command) sealOutput(end *gloveboxv1.End) {
 	end.StdoutTruncated, end.StderrTruncated = c.truncated[0], c.truncated[1]
+	end.Hits = append(end.Hits, c.hits...)
 	if c.truncated[0] || c.truncated[1] {
 		end.Hits = append(end.Hits, "output")
 	}

@@ -43,7 +43,7 @@ func (o *output) wrapUp() {
 // pipe is empty. Then it reads to nowhere, so that descendants that still
 // write get no SIGPIPE.
 func (o *output) run() {
-	defer o.file.Close()
+	defer o.file.Close() //nolint:errcheck // read side
 	for spent := 0; spent < heldBudget; {
 		closing := o.closing.Load()
 		ch, err := o.read(!closing)
@@ -80,7 +80,7 @@ func (o *output) read(wait bool) (*chunk, error) {
 	err = rc.Read(func(fd uintptr) bool {
 		ch = o.c.s.newChunk()
 		for {
-			n, rerr = unix.Read(int(fd), ch.buf[:o.size]) //nolint:gosec // a descriptor
+			n, rerr = unix.Read(int(fd), ch.buf[:o.size])
 			if !errors.Is(rerr, unix.EINTR) {
 				break
 			}

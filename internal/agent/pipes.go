@@ -50,7 +50,7 @@ func (e *ends) pipe(read bool) (ours, child *os.File, err error) {
 		i = 0
 	}
 	err = unix.SetNonblock(p[i], true)
-	ours, child = os.NewFile(uintptr(p[i]), "|"), os.NewFile(uintptr(p[1-i]), "|") //nolint:gosec // descriptors
+	ours, child = os.NewFile(uintptr(p[i]), "|"), os.NewFile(uintptr(p[1-i]), "|")
 	e.closer = append(e.closer, ours)
 	if err != nil {
 		_ = child.Close()
@@ -85,7 +85,7 @@ func openTerminal(cols, rows uint32) (*ends, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open /dev/ptmx: %w", err)
 	}
-	master := os.NewFile(uintptr(fd), "/dev/ptmx") //nolint:gosec // a descriptor
+	master := os.NewFile(uintptr(fd), "/dev/ptmx")
 	slave, err := openSlave(fd)
 	if err == nil {
 		err = resize(fd, cols, rows)

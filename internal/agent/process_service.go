@@ -197,7 +197,7 @@ func (c *command) resize(cols, rows uint32) error {
 		return fail(connect.CodeInternal, "error resizing tty: %v", err)
 	}
 	var rerr error
-	if err := rc.Control(func(fd uintptr) { rerr = resize(int(fd), cols, rows) }); err != nil { //nolint:gosec // a descriptor
+	if err := rc.Control(func(fd uintptr) { rerr = resize(int(fd), cols, rows) }); err != nil {
 		return fail(connect.CodeInternal, "error resizing tty: the process has ended")
 	}
 	if rerr != nil {

@@ -54,13 +54,13 @@ func (r *ring) append(kind stream, p []byte, grow func(int) bool) {
 	copy(r.buf, p[copied:])
 	r.n += len(p)
 	if last := len(r.runs) - 1; last >= 0 && r.runs[last].kind == kind {
-		r.runs[last].n += int32(len(p)) //nolint:gosec // at most ringSize
+		r.runs[last].n += int32(len(p))
 		return
 	}
 	if len(r.runs) == maxRuns {
 		r.drop(int(r.runs[0].n))
 	}
-	r.runs = append(r.runs, run{kind, int32(len(p))}) //nolint:gosec // at most ringSize
+	r.runs = append(r.runs, run{kind, int32(len(p))})
 }
 
 // reserve grows the buffer towards room for n more bytes.
@@ -87,7 +87,7 @@ func (r *ring) drop(n int) {
 	gone := 0
 	for n > 0 {
 		k := min(n, int(r.runs[gone].n))
-		r.runs[gone].n -= int32(k) //nolint:gosec // at most ringSize
+		r.runs[gone].n -= int32(k)
 		n -= k
 		if r.runs[gone].n == 0 {
 			gone++

@@ -23,7 +23,7 @@ func (g *sandboxService) Hello(context.Context, *connect.Request[gloveboxv1.Hell
 	if h := g.s.opts.Hello; h != nil {
 		return connect.NewResponse(h), nil
 	}
-	h := &gloveboxv1.HelloResponse{Version: g.s.opts.Version, AgentPid: int32(os.Getpid()), AgentUid: uint32(os.Geteuid())} //nolint:gosec // ids
+	h := &gloveboxv1.HelloResponse{Version: g.s.opts.Version, AgentPid: int32(os.Getpid()), AgentUid: uint32(os.Geteuid())}
 	if only := g.s.opts.OnlyUser; only != nil {
 		h.OnlyUids = []uint32{only.UID}
 	}
@@ -156,7 +156,7 @@ func (g *sandboxService) SetDeadline(_ context.Context, req *connect.Request[glo
 	if after < 0 || after > math.MaxInt64/2 {
 		return nil, fail(connect.CodeInvalidArgument, "after_ns must not be negative or beyond 146 years")
 	}
-	if err := g.s.setDeadline(time.Duration(after)); err != nil {
+	if err := g.s.setDeadline(time.Duration(after)); err != nil { //nolint:contextcheck // the deadline outlives the request
 		return nil, err
 	}
 	return connect.NewResponse(&gloveboxv1.SetDeadlineResponse{}), nil

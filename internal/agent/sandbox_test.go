@@ -83,22 +83,34 @@ func TestLimits(t *testing.T) {
 		reason       gloveboxv1.End_Reason
 		check        func(result) bool
 	}{
-		{"wall time", "sleep 60 & wait", &gloveboxv1.Limits{WallTimeNs: 2e8}, gloveboxv1.End_REASON_TIMEOUT,
-			func(r result) bool { return r.why.GetKillScope() == "session" && r.end.GetStatus() == "signal: killed" }},
-		{"CPU time", "while :; do :; done", &gloveboxv1.Limits{CpuTimeNs: 3e8}, gloveboxv1.End_REASON_CPU_LIMIT,
-			func(r result) bool { return r.why.GetUsage().GetCpuNs() >= 3e8 && r.why.GetUsage().GetCpuNs() < 3e9 }},
+		{
+			"wall time", "sleep 60 & wait", &gloveboxv1.Limits{WallTimeNs: 2e8}, gloveboxv1.End_REASON_TIMEOUT,
+			func(r result) bool { return r.why.GetKillScope() == "session" && r.end.GetStatus() == "signal: killed" },
+		},
+		{
+			"CPU time", "while :; do :; done", &gloveboxv1.Limits{CpuTimeNs: 3e8}, gloveboxv1.End_REASON_CPU_LIMIT,
+			func(r result) bool { return r.why.GetUsage().GetCpuNs() >= 3e8 && r.why.GetUsage().GetCpuNs() < 3e9 },
+		},
 		{"CPU time of a child", "(while :; do :; done) & wait", &gloveboxv1.Limits{CpuTimeNs: 3e8}, gloveboxv1.End_REASON_CPU_LIMIT, nil},
-		{"output truncated", "head -c 200000 /dev/zero; echo x >&2", &gloveboxv1.Limits{OutputBytes: 1000}, gloveboxv1.End_REASON_EXITED,
+		{
+			"output truncated", "head -c 200000 /dev/zero; echo x >&2", &gloveboxv1.Limits{OutputBytes: 1000}, gloveboxv1.End_REASON_EXITED,
 			func(r result) bool {
 				return len(r.stdout) == 1000 && r.stderr == "x\n" && r.why.GetStdoutTruncated() && !r.why.GetStderrTruncated() &&
 					r.why.GetUsage().GetStdoutBytes() == 200000 && len(r.why.GetHits()) == 1 && r.why.GetHits()[0] == "output"
-			}},
-		{"output killed", "cat /dev/zero", &gloveboxv1.Limits{OutputBytes: 1000, KillOnOutput: true}, gloveboxv1.End_REASON_OUTPUT_LIMIT,
-			func(r result) bool { return len(r.stdout) == 1000 }},
-		{"output killed though it ended", "echo 123456789", &gloveboxv1.Limits{OutputBytes: 4, KillOnOutput: true}, gloveboxv1.End_REASON_OUTPUT_LIMIT,
-			func(r result) bool { return r.stdout == "1234" }},
-		{"output at its limit", "printf 1234", &gloveboxv1.Limits{OutputBytes: 4, KillOnOutput: true}, gloveboxv1.End_REASON_EXITED,
-			func(r result) bool { return r.stdout == "1234" && !r.why.GetStdoutTruncated() }},
+			},
+		},
+		{
+			"output killed", "cat /dev/zero", &gloveboxv1.Limits{OutputBytes: 1000, KillOnOutput: true}, gloveboxv1.End_REASON_OUTPUT_LIMIT,
+			func(r result) bool { return len(r.stdout) == 1000 },
+		},
+		{
+			"output killed though it ended", "echo 123456789", &gloveboxv1.Limits{OutputBytes: 4, KillOnOutput: true}, gloveboxv1.End_REASON_OUTPUT_LIMIT,
+			func(r result) bool { return r.stdout == "1234" },
+		},
+		{
+			"output at its limit", "printf 1234", &gloveboxv1.Limits{OutputBytes: 4, KillOnOutput: true}, gloveboxv1.End_REASON_EXITED,
+			func(r result) bool { return r.stdout == "1234" && !r.why.GetStdoutTruncated() },
+		},
 		{"none reached", "echo fine", &gloveboxv1.Limits{OutputBytes: 99, WallTimeNs: 6e10, CpuTimeNs: 6e10}, gloveboxv1.End_REASON_EXITED, nil},
 		{"own SIGKILL before a limit", "kill -9 $$", &gloveboxv1.Limits{WallTimeNs: 6e10}, gloveboxv1.End_REASON_SIGNALED, nil},
 	}
@@ -195,7 +207,8 @@ func TestConnect_slowIsDropped(t *testing.T) {
 	if r := o.collect(); r.end.GetExitCode() != 6 || r.why.GetUsage().GetStdoutBytes() != 50000000 {
 		t.Errorf("end %v", r.end)
 	}
-	for slow.Receive() { //nolint:revive // only the end matters
+	for slow.Receive() {
+		continue
 	}
 	wantCode(t, slow.Err(), connect.CodeResourceExhausted, "took no output")
 }
@@ -299,8 +312,7 @@ func TestSignal_any(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	called := make(chan struct{}, 2)
-	var b *box
-	b = newBox(t, func(o *agent.Options) {
+	b := newBox(t, func(o *agent.Options) {
 		o.OnDeadline = func() { called <- struct{}{} }
 	})
 	set := func(d time.Duration) error {
@@ -366,7 +378,7 @@ type fakeGroup struct{ g *fakeGroups }
 
 func (f *fakeGroup) Join() []int                 { return nil }
 func (f *fakeGroup) Cgroup() int                 { return 0 }
-func (f *fakeGroup) Kill() error                 { f.g.note("kill"); return nil }
+func (f *fakeGroup) Kill() error                 { f.g.note("kill"); return errors.New("cannot") }
 func (f *fakeGroup) CPU() (time.Duration, error) { return 42 * time.Second, nil }
 func (f *fakeGroup) Peak() (int64, int64)        { return 4242, 3 }
 func (f *fakeGroup) Close() error                { f.g.note("close"); return nil }
@@ -377,7 +389,7 @@ func TestGroups(t *testing.T) {
 	b := newBox(t, func(o *agent.Options) { o.Groups = g })
 	r := b.run(t, withLimits(request("sleep 60"), &gloveboxv1.Limits{WallTimeNs: 1e8}))
 	u := r.why.GetUsage()
-	if r.why.GetKillScope() != "tree" || u.GetCpuNs() != 42e9 || u.GetPeakMemoryBytes() != 4242 || u.GetPeakProcesses() != 3 {
+	if r.why.GetKillScope() != "session" || u.GetCpuNs() != 42e9 || u.GetPeakMemoryBytes() != 4242 || u.GetPeakProcesses() != 3 {
 		t.Errorf("%v", r.why)
 	}
 	g.mu.Lock()

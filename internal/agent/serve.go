@@ -37,6 +37,7 @@ func newHTTPServer(s *Server) *http.Server {
 // nil then.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(l)
+	s.drained(err)
 	if errors.Is(err, http.ErrServerClosed) || s.ctx.Err() != nil {
 		return nil
 	}
@@ -50,7 +51,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) error {
 	l := &oneConn{conn: conn, done: make(chan struct{})}
 	c := &watchedConn{Conn: conn, closed: l.finish}
 	l.conn = c
-	defer c.Close()
+	defer c.Close() //nolint:errcheck // whoever closed it first has the error
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	if err := s.Serve(l); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -110,7 +111,9 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	s.cancel()
 	err := s.http.Close()
-	for _, c := range s.table.close() {
+	all := s.table.close()
+	killSessions(all)
+	for _, c := range all {
 		c.shut()
 	}
 	s.wg.Wait()

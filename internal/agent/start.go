@@ -154,8 +154,10 @@ func (s *Server) start(p *plan, deadline time.Time) (*command, *subscriber, erro
 	for _, o := range c.outs {
 		s.wg.Go(o.run)
 	}
+	s.watchScratch()
 	s.wg.Go(c.await)
 	if !alive {
+		killSessions([]*command{c})
 		c.shut()
 	}
 	return c, sub, nil
@@ -201,12 +203,12 @@ func (c *command) launch(p *plan) (execErr, err error) {
 		}
 		return classify(err, p.dir)
 	}
-	c.proc, c.pid = proc, uint32(proc.PID) //nolint:gosec // the kernel's pids are positive
+	c.proc, c.pid = proc, uint32(proc.PID)
 	if e.in != nil {
 		c.in = newInput(c.s, e.in, e.tty)
 	}
 	for i, f := range e.out {
-		kind := stream(i) //nolint:gosec // 0 or 1
+		kind := stream(i)
 		if e.tty {
 			kind = streamPTY
 		}
