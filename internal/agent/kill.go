@@ -58,6 +58,9 @@ func (c *command) killTree() {
 	if c.group != nil {
 		c.setScope(scopeTree)
 		if c.group.Kill() == nil {
+			if c.proc != nil {
+				_ = c.proc.Signal(unix.SIGKILL)
+			}
 			return
 		}
 	}
