@@ -147,14 +147,10 @@ func serve(cfg *launch.Config, srv *agent.Server, conn *os.File) error {
 }
 
 func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Service, error) {
+	var srv *agent.Server
 	opts := agent.Options{
 		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb),
-		OnDeadline: func() {
-			if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
-				killDescendants()
-			}
-			os.Exit(0)
-		},
+		OnDeadline: func() { atDeadline(cfg, srv) },
 	}
 	own := cfg.Mode != launch.ModeMapped
 	if own {
@@ -163,8 +159,8 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	if cfg.GroupFD != 0 {
 		opts.Groups = newGroups(cfg.GroupFD)
 	}
-	srv, err := agent.New(opts)
-	if err != nil {
+	var err error
+	if srv, err = agent.New(opts); err != nil {
 		return nil, nil, err
 	}
 	fs := files.New(files.Options{
@@ -182,6 +178,21 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	srv.Mount("/files/compose", mux, false)
 	srv.Mount("/files", signed(srv, mux), true)
 	return srv, fs, nil
+}
+
+// lastWords is how long the ends of commands may take to reach their owner when
+// the sandbox's time is up.
+const lastWords = 500 * time.Millisecond
+
+// atDeadline ends the sandbox, whose commands were killed, and the program.
+func atDeadline(cfg *launch.Config, srv *agent.Server) {
+	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
+		killDescendants()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords) //nolint:forbidigo // the program's own
+	defer cancel()
+	srv.Drain(ctx) //nolint:errcheck // what was not delivered is lost with the sandbox
+	os.Exit(0)
 }
 
 // lazyMux serves files once somebody asks for one.

@@ -16,38 +16,61 @@ import (
 // two samples a program can use more: the limit is a monitored one.
 const watchEvery = 50 * time.Millisecond
 
-// watchMemory kills every command when user code's resident memory is over
-// limit.
+// watchMemory kills every command when user code's memory is over limit.
 func watchMemory(limit int64, srv *agent.Server) {
-	page := int64(os.Getpagesize())
 	for range time.Tick(watchEvery) {
-		var sum int64
-		for _, pid := range descendants() {
-			sum += resident(pid) * page
-		}
-		if sum > limit {
+		pids := descendants()
+		// Looking at who shares a page is dear, so it comes second.
+		if sum(pids, resident) > limit && sum(pids, proportional) > limit {
 			srv.KillAll(gloveboxv1.End_REASON_MEMORY_LIMIT)
 		}
 	}
 }
 
-// resident is the pages of pid that are its own: a shared library counts for
-// nobody, shared memory that it made counts.
-func resident(pid int) int64 {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0
+func sum(pids []int, of func(pid int) int64) int64 {
+	var n int64
+	for _, pid := range pids {
+		n += of(pid)
 	}
-	var kb int64
+	return n
+}
+
+// resident is the bytes of pid that are its own: a shared library counts for
+// nobody, shared memory that it made counts. What it shares with its parent
+// since a fork counts for both.
+func resident(pid int) int64 {
+	n, _ := fields("/proc/"+strconv.Itoa(pid)+"/status", "RssAnon:", "RssShmem:")
+	return n
+}
+
+// proportional is the same with each shared page split among those that share
+// it. A process that hides that is counted in full.
+func proportional(pid int) int64 {
+	n, ok := fields("/proc/"+strconv.Itoa(pid)+"/smaps_rollup", "Pss_Anon:", "Pss_Shmem:")
+	if !ok {
+		return resident(pid)
+	}
+	return n
+}
+
+// fields sums up lines of a file of /proc that hold kilobytes, in bytes. It
+// tells whether all of them were there.
+func fields(path string, keys ...string) (sum int64, ok bool) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	found := 0
 	for line := range strings.Lines(string(data)) {
-		for _, key := range []string{"RssAnon:", "RssShmem:"} {
+		for _, key := range keys {
 			if v, ok := strings.CutPrefix(line, key); ok {
 				n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64) //nolint:errcheck // 0 is "none"
-				kb += n
+				sum += n << 10
+				found++
 			}
 		}
 	}
-	return kb << 10 / int64(os.Getpagesize())
+	return sum, found == len(keys)
 }
 
 // descendants lists the processes below this one. Orphans come to the agent,
