@@ -79,7 +79,11 @@ func (c *Client) fail(ctx context.Context, w where, err error) error {
 	kind, cause := classify(w, err)
 	e := c.error(w, kind, cause)
 	var status *statusError
-	gone := errors.As(err, &status) && status.status == http.StatusBadGateway && w.op != opDial
+	answered := errors.As(err, &status)
+	gone := answered && status.status == http.StatusBadGateway && w.op != opDial
+	if w.op == opDial && answered {
+		return e // by the agent, so nothing is lost
+	}
 	if gone || kind == backend.ErrLost || kind == backend.ErrUnavailable {
 		return c.lost(e)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -14,6 +15,9 @@ import (
 
 // inputChunk is how much standard input one message carries.
 const inputChunk = 64 << 10
+
+// answerGrace is how long after a command's end its input may be answered for.
+const answerGrace = 200 * time.Millisecond
 
 // endOfTransmission is what a terminal takes for the end of its input.
 const endOfTransmission = "\x04"
@@ -119,7 +123,8 @@ func (p *process) sendInput(ctx context.Context, b []byte) error {
 	defer done()
 	bctx, cancel := context.WithCancelCause(bctx)
 	defer cancel(nil)
-	defer p.whenEnded(func() { cancel(errEnded) })()
+	// What the command took before it ended has an answer under way.
+	defer p.whenEnded(func() { time.AfterFunc(answerGrace, func() { cancel(errEnded) }) })()
 	for len(b) > 0 {
 		n := min(len(b), inputChunk)
 		req := connect.NewRequest(&wireproc.SendInputRequest{Process: p.selector(), Input: p.message(b[:n])})
