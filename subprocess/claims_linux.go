@@ -151,7 +151,7 @@ func (h host) restricted() map[backend.Control]backend.Claim {
 		backend.ControlKillAll:    bestEffort("subreaper", "what the agent started is stopped, killed and reaped; a killed agent leaves it"),
 		backend.ControlBound:      bestEffort("agent", "daemons survive when agent and creator are both killed at once"),
 		backend.ControlMountsRO:   enforced("Landlock"),
-		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed"),
+		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; what processes share since a fork counts for each"),
 		backend.ControlSwap:       missing("no memory cgroup"),
 		backend.ControlCPU:        missing("no cgroup"),
 		backend.ControlPids:       bestEffort("RLIMIT_NPROC", "counts all processes of this uid on the host"),

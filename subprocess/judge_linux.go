@@ -25,9 +25,10 @@ func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
 	if sb.group != nil {
 		stats := sb.group.Stats()
 		sb.evidence.attribute(stats, exit)
-		if sb.proc != nil || sb.group != nil {
-			sb.evidence.amendFrom(stats, &exit.Usage)
-		}
+		sb.evidence.amendFrom(stats, &exit.Usage)
+	}
+	if exit.Reason == backend.ReasonMemoryLimit {
+		hit(exit, backend.HitMemory)
 	}
 	if peak := exit.Usage.PeakMemory; limits.Memory > 0 && float64(peak) >= backend.MemoryWarning*float64(limits.Memory) {
 		exit.Warnings = append(exit.Warnings, fmt.Sprintf("memory peaked at %d%% of its limit", peak*100/limits.Memory))

@@ -111,6 +111,10 @@ func (sb *Sandbox) Start(ctx context.Context, cmd backend.Command) (backend.Proc
 	if err := sb.usable("start"); err != nil {
 		return nil, err
 	}
+	if cmd.User != "" && cmd.User != backend.DefaultUser && !sb.ex.caps.Has(backend.FeatureUsers) {
+		return nil, &backend.Error{Op: "start", Kind: backend.ErrUnsupported, Backend: driverName, Sandbox: sb.id, Field: "command.user",
+			Err: fmt.Errorf("the only account here is %q", backend.DefaultUser), Fix: "leave it empty, or run glovebox as root"}
+	}
 	return sb.client.Start(ctx, cmd)
 }
 
@@ -129,7 +133,12 @@ func (sb *Sandbox) usable(op string) error {
 }
 
 // Files implements backend.Sandbox.
-func (sb *Sandbox) Files() backend.Filesystem { return sb.client.Files() }
+func (sb *Sandbox) Files() backend.Filesystem {
+	if sb.ex.caps.Has(backend.FeatureUsers) {
+		return sb.client.Files()
+	}
+	return oneUser{sb.client.Files()}
+}
 
 // As implements the optional interfaces that this sandbox has.
 func (sb *Sandbox) As(target any) bool {
