@@ -242,7 +242,7 @@ func claimLines(c backend.Capabilities) []string {
 	lines := []string{"  controls"}
 	for _, control := range slices.Sorted(maps.Keys(c.Claims)) {
 		cl := c.Claims[control]
-		lines = append(lines, fmt.Sprintf("    %-14s %-12s%s", control, cl.Enforcement, mechanism(cl.Mechanism, cl.Note)))
+		lines = append(lines, fmt.Sprintf("    %-14s %s%s", control, cl.Enforcement, mechanism(cl.Mechanism, cl.Note)))
 	}
 	return lines
 }

@@ -183,12 +183,18 @@ func everything(r *backend.Receipt) []string {
 	return out
 }
 
-func mechanism(parts ...string) string {
-	s := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
-	if s == "" {
+// mechanism is what enforces a control, and the note on it.
+func mechanism(by, note string) string {
+	switch {
+	case by == "" && note == "":
 		return ""
+	case by == "":
+		return ": " + note
+	case note == "":
+		return " by " + by
+	default:
+		return " by " + by + ": " + note
 	}
-	return " by " + s
 }
 
 func commandView(r *request) commandExplained {

@@ -50,6 +50,11 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	if f.tty && !f.explain {
+		if err := a.needTTY(); err != nil {
+			return nil, err
+		}
+	}
 	r := &request{}
 	var err error
 	if r.spec, err = f.spec(cfg); err != nil {

@@ -70,12 +70,15 @@ func TestRun_elsewhereTheProgramIsNamedAbsolutely(t *testing.T) {
 	if r := w.run("run", "--file", other+":sub/other", "-w", "/home/user/sub", py); !strings.HasPrefix(r.out, "python3 -u /home/user/a.py\n") {
 		t.Errorf("%+v", r)
 	}
+	if r := w.run("run", "-u", "user", py); !strings.HasPrefix(r.out, "python3 -u /home/user/a.py\n") {
+		t.Errorf("for a user whose home may be another: %+v", r)
+	}
 }
 
 func TestRun_ttyNeedsATerminal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if r := w.run("run", "--tty", "--", "true"); r.code != 125 || !strings.Contains(r.err, "not a terminal") {
+	if r := w.run("run", "--tty", "--", "true"); r.code != 125 || !strings.Contains(r.err, "not a terminal") || len(w.fake.Calls(backendtest.OpCreate)) > 0 {
 		t.Errorf("%+v", r)
 	}
 	if r := w.run("run", "--tty", "--json", "--", "true"); r.code != 125 || !strings.Contains(r.out, "exclude each other") {

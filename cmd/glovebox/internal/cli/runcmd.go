@@ -29,7 +29,7 @@ without a network and without anything of this machine's environment.
 The exit code is the program's own; 128+n when signal n ended it; 124 at the
 timeout; 137 at the memory, CPU or output limit; 125 when glovebox itself failed.
 A program can return these numbers too: --json tells them apart.`,
-		Example: `  glovebox run examples/sort.sh
+		Example: `  glovebox run examples/look.sh
   glovebox run --file data.csv --out report.json analyse.py data.csv
   glovebox run --memory 256m --timeout 5s -c 'print(sum(range(10)))'
   glovebox run --json -- ls -la / | jq .stdout.text`,

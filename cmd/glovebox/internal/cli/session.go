@@ -182,10 +182,11 @@ func (s *session) output(ctx context.Context, cancel context.CancelCauseFunc, ou
 }
 
 // programPath is the program's name as its interpreter is given it: relative
-// to the home, where it starts, and absolute when it starts elsewhere.
+// to the home, where it starts, and absolute when it starts elsewhere, as in
+// another user's home.
 func (s *session) programPath(ctx context.Context, files backend.Filesystem) (string, error) {
 	name := s.req.program.Name
-	if s.req.command.Dir == "" {
+	if s.req.command.Dir == "" && s.req.command.User == "" {
 		return name, nil
 	}
 	info, err := files.Stat(ctx, name)

@@ -18,16 +18,21 @@ type tty struct {
 	wg      sync.WaitGroup
 }
 
+// needTTY refuses --tty where there is no terminal to give.
+func (a *App) needTTY() error {
+	if _, ok := terminal(a.Stdin); !ok {
+		return usagef("--tty: standard input is not a terminal; use --stdin")
+	}
+	if _, ok := terminal(a.Stdout); !ok {
+		return usagef("--tty: standard output is not a terminal; leave --tty out")
+	}
+	return nil
+}
+
 // openTTY puts our terminal into raw mode. The caller calls restore.
 func (a *App) openTTY() (*tty, error) {
-	in, ok := terminal(a.Stdin)
-	if !ok {
-		return nil, fmt.Errorf("--tty: standard input is not a terminal; use --stdin")
-	}
-	out, ok := terminal(a.Stdout)
-	if !ok {
-		return nil, fmt.Errorf("--tty: standard output is not a terminal; leave --tty out")
-	}
+	in, _ := terminal(a.Stdin) // needTTY has looked
+	out, _ := terminal(a.Stdout)
 	state, err := xterm.MakeRaw(in)
 	if err != nil {
 		return nil, fmt.Errorf("--tty: %w", err)
