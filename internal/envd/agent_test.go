@@ -64,7 +64,7 @@ func realAgent(tb testing.TB, opts envd.Options) (*envd.Client, string) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = srv.ServeConn(context.Background(), theirs)
+		_ = srv.ServeConn(tb.Context(), theirs)
 	}()
 	used := false
 	c := envd.New(envd.NewTransport(func(context.Context) (net.Conn, error) {

@@ -127,7 +127,7 @@ func (c *Client) plain(ctx context.Context, op, method, path string, body []byte
 	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
 		return c.fail(ctx, w, responseError(res))
 	}
-	defer res.Body.Close() //nolint:errcheck // read side
+	defer res.Body.Close()
 	if into == nil {
 		return nil
 	}

@@ -125,7 +125,7 @@ type download struct {
 // Read implements [io.Reader].
 func (d *download) Read(p []byte) (int, error) {
 	n, err := d.body.Read(p)
-	if err == nil || err == io.EOF { //nolint:errorlint // readers return io.EOF itself
+	if err == nil || err == io.EOF {
 		return n, err
 	}
 	return n, d.fail(err)

@@ -155,7 +155,7 @@ func (f *fake) serveHandler(t testing.TB, h http.Handler, opts envd.Options) *en
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP1(true)
 	srv := &http.Server{Handler: h, Protocols: protocols, ReadHeaderTimeout: time.Minute}
-	go srv.Serve(l) //nolint:errcheck // ends with the listener
+	go srv.Serve(l)
 	f.addr = l.Addr().String()
 	f.conns = make(chan net.Conn, 16)
 	c := envd.New(envd.NewTransport(func(ctx context.Context) (net.Conn, error) {
@@ -186,7 +186,7 @@ func noLeaks(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			stacks := string(buf[:runtime.Stack(buf, true)])
 			var left []string
-			for _, s := range strings.Split(stacks, "\n\n") {
+			for s := range strings.SplitSeq(stacks, "\n\n") {
 				if strings.Contains(s, "internal/envd.(") || strings.Contains(s, "http2ClientConn") {
 					left = append(left, s)
 				}

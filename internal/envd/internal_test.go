@@ -64,6 +64,7 @@ func eventsOf(b []byte, attached bool) []event {
 }
 
 func pack(t testing.TB, msgs ...proto.Message) []byte {
+	t.Helper()
 	var out []byte
 	for _, m := range msgs {
 		b, err := proto.Marshal(m)
@@ -158,8 +159,7 @@ func FuzzEnd(f *testing.F) {
 		}
 		exit, err := exitOf(end, s)
 		if err != nil {
-			var broken *protocolError
-			if !errors.As(err, &broken) {
+			if _, ok := errors.AsType[*protocolError](err); !ok {
 				t.Errorf("%v", err)
 			}
 			return

@@ -34,7 +34,8 @@ func TestStart_reportsTheEnd(t *testing.T) {
 		want   backend.Exit
 	}{
 		{
-			"exited", exitEnd(3), []*wireproc.StartResponse{exited(3)},
+			"exited", exitEnd(3),
+			[]*wireproc.StartResponse{exited(3)},
 			backend.Exit{Reason: backend.ReasonExited, Code: 3},
 		},
 		{
@@ -64,7 +65,8 @@ func TestStart_reportsTheEnd(t *testing.T) {
 			},
 		},
 		{
-			"no trailer", nil, []*wireproc.StartResponse{exited(0)},
+			"no trailer", nil,
+			[]*wireproc.StartResponse{exited(0)},
 			backend.Exit{Reason: backend.ReasonExited},
 		},
 	}

@@ -68,8 +68,7 @@ func (p *process) killed(why backend.Reason) {
 
 // conclude is the command's end as the peer gave it, once its end event came.
 func (p *process) conclude(streamErr error, trailer http.Header) (backend.Exit, error) {
-	var broken *protocolError
-	if errors.As(streamErr, &broken) {
+	if _, ok := errors.AsType[*protocolError](streamErr); ok {
 		return backend.Exit{}, streamErr
 	}
 	end := p.last.end

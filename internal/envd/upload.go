@@ -3,6 +3,7 @@ package envd
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func (f *files) WriteMeta(
 	if err != nil {
 		return f.c.error(w, backend.ErrInvalid, err)
 	}
-	f.fill(req, src, remote)
+	f.fill(req, src)
 	if perm != 0 {
 		req.Header.Set(wire.HeaderMode, octal(perm))
 	}
@@ -74,12 +75,13 @@ func (f *files) WriteMeta(
 }
 
 // fill sets the request's body: raw, or multipart for an envd before 0.5.7.
-func (f *files) fill(req *http.Request, src *upload, remote string) {
+func (f *files) fill(req *http.Request, src *upload) {
 	size := sizeOf(src.r)
 	body := io.Reader(src)
 	req.Header.Set("Content-Type", "application/octet-stream")
 	if before(f.c.opts.EnvdVersion, 0, 5, 7) {
-		const boundary = "glovebox-4f1c1fd2b1f94c6ba5f7"
+		// Not a constant: what is uploaded could hold it.
+		boundary := "glovebox-" + rand.Text()
 		// The target is the query's path; the name here is a formality.
 		head := "--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n" +
 			"Content-Type: application/octet-stream\r\n\r\n"
@@ -112,7 +114,7 @@ func sizeOf(r io.Reader) int64 {
 
 // drain reads what a good answer holds, which is not needed.
 func drain(res *http.Response) error {
-	defer res.Body.Close() //nolint:errcheck // read side
+	defer res.Body.Close()
 	_, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxErrorBody))
 	return err
 }

@@ -87,7 +87,7 @@ func coverEtc(root string, files map[string][]byte) error {
 		return nil
 	}
 	store := filepath.Join(root, ".etc")
-	if err := os.Mkdir(store, 0o755); err != nil { //nolint:gosec // public
+	if err := os.Mkdir(store, 0o755); err != nil {
 		return err
 	}
 	for name, data := range files {
@@ -97,7 +97,7 @@ func coverEtc(root string, files map[string][]byte) error {
 			continue
 		}
 		path := filepath.Join(store, name)
-		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // public
+		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
 		t, err := openTree(path, target)

@@ -66,7 +66,7 @@ func removeOldEtc(cache string) {
 }
 
 func fillEtc(dir, home, hostname string) error {
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // public
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
 	c := copier{files: maxEtcFiles, bytes: maxEtcBytes}
@@ -75,7 +75,7 @@ func fillEtc(dir, home, hostname string) error {
 		if _, err := os.Lstat(from); err != nil {
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // public
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
 		if err := c.copy(from, to); err != nil {
@@ -83,7 +83,7 @@ func fillEtc(dir, home, hostname string) error {
 		}
 	}
 	for name, data := range accountFiles(home, hostname) {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil { //nolint:gosec // public
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (c *copier) copy(from, to string) error {
 		if st.Mode().Perm()&0o005 != 0o005 {
 			return nil
 		}
-		if err := os.Mkdir(to, 0o755); err != nil { //nolint:gosec // public
+		if err := os.Mkdir(to, 0o755); err != nil {
 			return err
 		}
 		entries, err := os.ReadDir(from)

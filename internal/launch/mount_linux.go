@@ -81,9 +81,9 @@ func mountpoint(root, target string, dir bool) error {
 			return err
 		}
 		if last && !dir {
-			err = os.WriteFile(at, nil, 0o644) //nolint:gosec // an empty mount point
+			err = os.WriteFile(at, nil, 0o644)
 		} else {
-			err = os.Mkdir(at, 0o755) //nolint:gosec // a mount point
+			err = os.Mkdir(at, 0o755)
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", target, err)

@@ -30,69 +30,84 @@ var etcEntries = []string{ //nolint:gochecknoglobals // a constant table
 // maxCopy bounds what is copied rather than bound.
 const maxCopy = 256 << 10
 
+// sources are what the new root is made of, taken before it hides what lies
+// under it.
+type sources struct {
+	trees, binds, devices []tree
+	links                 map[string]string
+	etc                   *tree
+	etcFiles              map[string][]byte
+}
+
+func gather(cfg *Config) (src sources, err error) {
+	if src.trees, src.links, err = rootTrees(cfg.Root.Dir); err != nil {
+		return src, err
+	}
+	if src.binds, err = bindTrees(cfg.Mounts); err != nil {
+		return src, err
+	}
+	if src.etc, src.etcFiles, err = etcTree(cfg); err != nil {
+		return src, err
+	}
+	src.devices, err = deviceTrees()
+	return src, err
+}
+
 // buildRoot puts the sandbox's root together and moves into it.
 func buildRoot(cfg *Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// Sources are taken before the new root hides what lies under it.
-	trees, links, err := rootTrees(cfg.Root.Dir)
+	src, err := gather(cfg)
 	if err != nil {
 		return err
 	}
-	binds, err := bindTrees(cfg.Mounts)
-	if err != nil {
-		return err
-	}
-	etc, etcFiles, err := etcTree(cfg)
-	if err != nil {
-		return err
-	}
-	devs, err := deviceTrees()
-	if err != nil {
-		return err
-	}
-	// Before anything of the host's procfs is covered: the kernel allows a
-	// new one only to who sees the old one in full.
 	if err := mountTmpfs(newRoot, unix.MS_NOSUID|unix.MS_NODEV, "size=4m,nr_inodes=4096,mode=755"); err != nil {
 		return err
 	}
 	for _, dir := range []string{"proc", "dev", "etc", "home", "tmp", "run", "var/tmp", "var/lib", "var/cache", "root", "mnt", "opt", ".scratch"} {
-		if err := os.MkdirAll(filepath.Join(newRoot, dir), 0o755); err != nil { //nolint:gosec // a public root
+		if err := os.MkdirAll(filepath.Join(newRoot, dir), 0o755); err != nil {
 			return err
 		}
 	}
-	for _, t := range trees {
-		if err := t.attach(newRoot); err != nil {
-			return err
-		}
+	if err := attachAll(src.trees); err != nil {
+		return err
 	}
-	for name, to := range links {
+	for name, to := range src.links {
 		if err := os.Symlink(to, filepath.Join(newRoot, name)); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
-	if err := etc.attach(newRoot); err != nil {
+	if err := attachAll([]tree{*src.etc}); err != nil {
 		return err
 	}
-	if err := coverEtc(newRoot, etcFiles); err != nil {
+	if err := coverEtc(newRoot, src.etcFiles); err != nil {
 		return err
 	}
+	// While the host's procfs is still there: the kernel allows a new one only
+	// to who sees the old one in full.
 	if err := mountProc(newRoot); err != nil {
 		return err
 	}
 	if err := mountScratch(cfg); err != nil {
 		return err
 	}
-	if err := mountDev(devs); err != nil {
+	if err := mountDev(src.devices); err != nil {
 		return err
 	}
-	for _, t := range binds {
+	if err := attachAll(src.binds); err != nil {
+		return err
+	}
+	return enterRoot()
+}
+
+func attachAll(trees []tree) error {
+	for _, t := range trees {
 		if err := t.attach(newRoot); err != nil {
 			return err
 		}
 	}
-	return enterRoot()
+	return nil
 }
 
 // enterRoot makes newRoot the root, drops the old one and makes it read-only.
@@ -192,8 +207,7 @@ func bindTrees(binds []Bind) ([]tree, error) {
 
 // errno strips paths of the host from an error.
 func errno(err error) error {
-	var e unix.Errno
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[unix.Errno](err); ok {
 		return e
 	}
 	return err
@@ -228,7 +242,7 @@ func mountScratch(cfg *Config) error {
 		{"home", strings.TrimPrefix(cfg.Root.Home, "/"), 0o755, true},
 	} {
 		dir := filepath.Join(base, s.name)
-		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // its mode is set below
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 		if err := os.Chmod(dir, s.mode); err != nil {

@@ -107,8 +107,8 @@ func asRoot(cfg *Config, f func(*Config) error) error {
 // setFileIDs sets the calling thread's ids for file access.
 func setFileIDs(id int) error {
 	for _, nr := range []uintptr{unix.SYS_SETFSGID, unix.SYS_SETFSUID} {
-		unix.RawSyscall(nr, uintptr(id), 0, 0)                                   //nolint:gosec,errcheck // it returns the old id; the second call tells
-		if now, _, _ := unix.RawSyscall(nr, uintptr(id), 0, 0); int(now) != id { //nolint:gosec // an id
+		unix.RawSyscall(nr, uintptr(id), 0, 0) //nolint:errcheck // it returns the old id; the second call tells
+		if now, _, _ := unix.RawSyscall(nr, uintptr(id), 0, 0); int(now) != id {
 			return fmt.Errorf("file ids: still %d", now)
 		}
 	}

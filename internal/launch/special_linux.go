@@ -11,13 +11,13 @@ import (
 
 // What of /proc tells about the host or is a way into its kernel. The lists
 // are those that container runtimes cover, and more of the same.
-var ( //nolint:gochecknoglobals // constant tables
-	procMasked = []string{
+var (
+	procMasked = []string{ //nolint:gochecknoglobals // a constant table
 		"acpi", "asound", "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
 		"kpagecount", "kpageflags", "latency_stats", "mtrr", "sched_debug", "schedstat", "scsi", "slabinfo", "softirqs", "sysrq-trigger",
 		"timer_list", "timer_stats", "vmallocinfo", "zoneinfo", "driver", "fs",
 	}
-	procReadOnly = []string{"bus", "irq", "sys"}
+	procReadOnly = []string{"bus", "irq", "sys"} //nolint:gochecknoglobals // a constant table
 )
 
 // mountProc mounts the pid namespace's own procfs and covers parts of it.
@@ -93,13 +93,11 @@ func deviceTrees() ([]tree, error) {
 // mountDev fills /dev: a few of the host's nodes, terminals of the sandbox's
 // own, and the usual links.
 func mountDev(nodes []tree) error {
-	for _, t := range nodes {
-		if err := t.attach(newRoot); err != nil {
-			return err
-		}
+	if err := attachAll(nodes); err != nil {
+		return err
 	}
 	pts := filepath.Join(newRoot, "dev/pts")
-	if err := os.Mkdir(pts, 0o755); err != nil { //nolint:gosec // public
+	if err := os.Mkdir(pts, 0o755); err != nil {
 		return err
 	}
 	if err := unix.Mount("devpts", pts, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max=64"); err != nil {

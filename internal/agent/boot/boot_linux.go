@@ -154,7 +154,7 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	}
 	own := cfg.Mode != launch.ModeMapped
 	if own {
-		opts.OnlyUser = &agent.Account{Name: "user", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: cfg.Root.Home} //nolint:gosec // ids
+		opts.OnlyUser = &agent.Account{Name: "user", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: cfg.Root.Home}
 	}
 	if cfg.GroupFD != 0 {
 		opts.Groups = newGroups(cfg.GroupFD)
@@ -219,8 +219,8 @@ func signed(srv *agent.Server, next http.Handler) http.Handler {
 // measure is what the agent finds of its own confinement.
 func measure(cfg *launch.Config, sb *launch.Sandbox) launch.Hello {
 	var u unix.Utsname
-	unix.Uname(&u)                                                   //nolint:errcheck // cannot fail on a valid buffer
-	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) //nolint:errcheck // 0 is "no"
+	unix.Uname(&u) //nolint:errcheck // cannot fail on a valid buffer
+	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	return launch.Hello{
 		PID: os.Getpid(), UID: os.Geteuid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1,
 		CommandGroups: cfg.GroupFD != 0,
@@ -232,11 +232,11 @@ func measure(cfg *launch.Config, sb *launch.Sandbox) launch.Hello {
 func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
 	m := measure(cfg, sb)
 	h := &gloveboxv1.HelloResponse{
-		AgentPid: int32(m.PID), AgentUid: uint32(m.UID), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp, //nolint:gosec // small numbers
+		AgentPid: int32(m.PID), AgentUid: uint32(m.UID), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp,
 		NoNewPrivs: m.NoNewPrivs, OwnPidNamespace: m.PID == 1, CommandCgroups: m.CommandGroups, Kernel: m.Kernel,
 	}
 	if cfg.Mode != launch.ModeMapped {
-		h.OnlyUids = []uint32{uint32(m.UID)} //nolint:gosec // an id
+		h.OnlyUids = []uint32{uint32(m.UID)}
 	}
 	return h
 }

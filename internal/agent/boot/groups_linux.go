@@ -119,7 +119,7 @@ func (g *group) Peak() (memory, processes int64) { return 0, 0 }
 
 // Close implements agent.Group.
 func (g *group) Close() error {
-	cpu, _ := g.readCPU() //nolint:errcheck // 0 is "not counted"
+	cpu, _ := g.readCPU()
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()

@@ -64,7 +64,7 @@ func fields(path string, keys ...string) (sum int64, ok bool) {
 	for line := range strings.Lines(string(data)) {
 		for _, key := range keys {
 			if v, ok := strings.CutPrefix(line, key); ok {
-				n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64) //nolint:errcheck // 0 is "none"
+				n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
 				sum += n << 10
 				found++
 			}
@@ -93,7 +93,7 @@ func descendants() []int {
 		}
 		rest := string(data[strings.LastIndexByte(string(data), ')')+1:])
 		if f := strings.Fields(rest); len(f) > 1 && f[0] != "Z" {
-			parents[pid], _ = strconv.Atoi(f[1]) //nolint:errcheck // 0 is nobody's child
+			parents[pid], _ = strconv.Atoi(f[1])
 		}
 	}
 	var out []int

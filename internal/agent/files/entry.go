@@ -9,9 +9,10 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
 
 // entry describes what is at path, shown to the client under that name. A link

@@ -23,9 +23,10 @@ import (
 	"sync"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem/filesystemconnect"
 	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
-	"golang.org/x/sys/unix"
 )
 
 // Account is a user inside the sandbox.

@@ -19,9 +19,10 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem/filesystemconnect"
-	"golang.org/x/sys/unix"
 )
 
 // world is a running service and the home of its user.

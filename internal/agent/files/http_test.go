@@ -16,10 +16,11 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/glovebox-dev/glovebox/internal/agent/files"
-	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/agent/files"
+	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
 
 func TestDownload(t *testing.T) {

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 )
 
 func FuzzResolve(f *testing.F) {

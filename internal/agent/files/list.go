@@ -13,8 +13,9 @@ import (
 	"slices"
 
 	"connectrpc.com/connect"
-	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
 
 // ListDir lists a directory, depth levels deep (0 is 1), not entering links.

@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 )
 
 // Metadata lives in extended attributes below this prefix, where code in the

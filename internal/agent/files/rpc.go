@@ -12,9 +12,10 @@ import (
 	"path/filepath"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem/filesystemconnect"
-	"golang.org/x/sys/unix"
 )
 
 // rpc are the methods of filesystem.Filesystem.

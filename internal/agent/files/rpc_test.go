@@ -13,9 +13,10 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
-	"golang.org/x/sys/unix"
 )
 
 func (w *world) stat(t *testing.T, path string) *pb.EntryInfo {

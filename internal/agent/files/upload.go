@@ -16,8 +16,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 )
 
 // uploaded is one file in the answer to an upload.

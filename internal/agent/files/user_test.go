@@ -12,9 +12,10 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
-	"golang.org/x/sys/unix"
 )
 
 // asUser serves the home of uid 1000, with secrets of root's beside it, and

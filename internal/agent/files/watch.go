@@ -12,8 +12,9 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/fsnotify/fsnotify"
-	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )
 
 // watch turns the kernel's events about one directory, and those below it when

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
 )

@@ -13,9 +13,10 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/fsnotify/fsnotify"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
-	"google.golang.org/protobuf/proto"
 )
 
 // WatchDir streams events until the client or the service ends it.

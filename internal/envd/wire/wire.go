@@ -27,7 +27,7 @@ const (
 	DialPath = "/glovebox/dial"
 
 	// HeaderAccessToken, HeaderKeepalive are E2B's.
-	HeaderAccessToken = "X-Access-Token" //nolint:gosec // a header's name
+	HeaderAccessToken = "X-Access-Token"
 	HeaderKeepalive   = "Keepalive-Ping-Interval"
 	// HeaderMetadata starts the name of each upload header that becomes file
 	// metadata.

@@ -15,8 +15,9 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
 )
 
 func needRoot(tb testing.TB) {
@@ -122,7 +123,7 @@ func TestDo_restoresAfterErrorPanicAndNesting(t *testing.T) {
 	if err := asuser.Do(user, func() error { return boom }); !errors.Is(err, boom) {
 		t.Errorf("got %v, want the function's error", err)
 	}
-	if err := asuser.Do(user, func() error { panic("boom") }); err == nil { //nolint:forbidigo // what it is about
+	if err := asuser.Do(user, func() error { panic("boom") }); err == nil {
 		t.Error("a panic was no error")
 	}
 	err := asuser.Do(user, func() error {

@@ -79,8 +79,8 @@ func Detect(parent string) (Host, error) {
 		}
 	}
 	if h.V2 != "" {
-		data, _ := os.ReadFile(filepath.Join(h.V2, "cgroup.controllers")) //nolint:errcheck // absent means none
-		for _, c := range strings.Fields(string(data)) {
+		data, _ := os.ReadFile(filepath.Join(h.V2, "cgroup.controllers"))
+		for c := range strings.FieldsSeq(string(data)) {
 			if slices.Contains(controllers, c) && h.V1[c] == "" {
 				h.Controllers = append(h.Controllers, c)
 			}

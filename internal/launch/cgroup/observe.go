@@ -70,7 +70,7 @@ func number(path string) int64 {
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64) //nolint:errcheck // 0 is "not counted"
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 	return n
 }
 
@@ -81,7 +81,7 @@ func keyed(path, key string) int64 {
 	}
 	for line := range strings.Lines(string(data)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
-			n, _ := strconv.ParseInt(v, 10, 64) //nolint:errcheck // 0 is "not counted"
+			n, _ := strconv.ParseInt(v, 10, 64)
 			return n
 		}
 	}
@@ -103,7 +103,7 @@ func (g *Group) freezer(ctx context.Context, state string) error {
 	if err := os.WriteFile(filepath.Join(outer, "cgroup.freeze"), []byte(state), 0); err != nil {
 		return err
 	}
-	want, _ := strconv.ParseInt(state, 10, 64) //nolint:errcheck // "0" or "1"
+	want, _ := strconv.ParseInt(state, 10, 64)
 	return poll(ctx, func() bool { return keyed(filepath.Join(outer, "cgroup.events"), "frozen") == want })
 }
 

@@ -41,7 +41,7 @@ func ABI() int {
 	if e != 0 {
 		return 0
 	}
-	return int(v) //nolint:gosec // a small number
+	return int(v)
 }
 
 func handled(abi int) uint64 {
@@ -109,7 +109,7 @@ func New(d Domain) (*Ruleset, error) {
 	if e != 0 {
 		return nil, fmt.Errorf("landlock: ruleset: %w", e)
 	}
-	r := &Ruleset{fd: int(fd)} //nolint:gosec // a descriptor
+	r := &Ruleset{fd: int(fd)}
 	for _, rule := range d.Rules {
 		if err := r.add(rule, attr.fs); err != nil {
 			r.Close()
@@ -136,7 +136,7 @@ func (r *Ruleset) add(rule Rule, handled uint64) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		access &= forFiles
 	}
-	attr := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)} //nolint:gosec // a descriptor
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
 	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&attr)), 0, 0, 0) //nolint:gosec // a system call's argument
 	if e != 0 {

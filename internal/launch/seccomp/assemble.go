@@ -90,7 +90,7 @@ func (r rule) body() []bpf.Instruction {
 	}
 	var out []bpf.Instruction
 	for _, t := range r.when {
-		out = append(out, bpf.LoadAbsolute{Off: offArgs + 8*uint32(t.arg), Size: 4}) //nolint:gosec // an argument's index
+		out = append(out, bpf.LoadAbsolute{Off: offArgs + 8*uint32(t.arg), Size: 4})
 		out = append(out, t.compare(r.ret)...)
 	}
 	return append(out, bpf.RetConstant{Val: retAllow})
@@ -106,7 +106,7 @@ func (t test) compare(ret uint32) []bpf.Instruction {
 	var out []bpf.Instruction
 	n := len(t.vals)
 	for i, v := range t.vals {
-		rest := uint8(n - 1 - i) //nolint:gosec // a short list
+		rest := uint8(n - 1 - i)
 		switch {
 		case t.not: // any match goes past the refusal
 			out = append(out, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: rest + 1})

@@ -264,8 +264,8 @@ func runSeparate(p *plan) (pid int, pidfd int, err error) {
 	if err != nil {
 		return 0, -1, &Error{Stage: stageClone.String(), Errno: unix.EMFILE}
 	}
-	defer answer.Close()   //nolint:errcheck // read side
-	p.report = int(w.Fd()) //nolint:gosec // a descriptor
+	defer answer.Close() //nolint:errcheck // read side
+	p.report = int(w.Fd())
 	syscall.ForkLock.Lock()
 	raw, fd, e := fork(p)
 	syscall.ForkLock.Unlock()

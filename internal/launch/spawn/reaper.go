@@ -96,7 +96,7 @@ type Options struct {
 
 // NewReaper is New for a program that needs no more than Orphans.
 func NewReaper(orphans bool) *Reaper {
-	r, _ := New(Options{Orphans: orphans}) //nolint:errcheck // nothing to enter, nothing to fail
+	r, _ := New(Options{Orphans: orphans})
 	return r
 }
 

@@ -120,15 +120,15 @@ func (a *Attr) plan() (*plan, error) {
 	if c := a.Confine; c != nil {
 		p.join = append(p.join, c.Join...)
 		if len(c.Filter) > 0 {
-			p.filter = &unix.SockFprog{Len: uint16(len(c.Filter)), Filter: &c.Filter[0]} //nolint:gosec // far below 65536
+			p.filter = &unix.SockFprog{Len: uint16(len(c.Filter)), Filter: &c.Filter[0]}
 		}
 		for _, l := range c.Limits {
-			p.limits = append(p.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: l.Value, Max: l.Value}}) //nolint:gosec // a small constant
+			p.limits = append(p.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: l.Value, Max: l.Value}})
 		}
 	}
 	p.join = append(p.join, a.Join...)
 	for i, f := range a.Files {
-		fd := int(f.Fd()) //nolint:gosec // a descriptor
+		fd := int(f.Fd())
 		if fd < 3 {
 			return nil, &Error{Stage: stageFiles.String(), Errno: unix.EBADF}
 		}
