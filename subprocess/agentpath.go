@@ -1,3 +1,5 @@
+//go:build linux
+
 package subprocess
 
 import (
@@ -60,9 +62,11 @@ func findAgent(configured string) (string, error) {
 	if last != nil {
 		return "", last
 	}
-	return "", &backend.Error{Op: "agent", Kind: backend.ErrUnavailable, Backend: driverName,
+	return "", &backend.Error{
+		Op: "agent", Kind: backend.ErrUnavailable, Backend: driverName,
 		Err: errors.New("no agent binary was found"),
-		Fix: "put glovebox-agent beside this executable (`make build`), or call subprocess.MaybeAgent first in main"}
+		Fix: "put glovebox-agent beside this executable (`make build`), or call subprocess.MaybeAgent first in main",
+	}
 }
 
 // checkStatic refuses a binary that needs a dynamic loader: the sandbox's root
@@ -70,14 +74,18 @@ func findAgent(configured string) (string, error) {
 func checkStatic(path string) error {
 	f, err := elf.Open(path)
 	if err != nil {
-		return &backend.Error{Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
-			Err: fmt.Errorf("%s is not a Linux program: %w", path, err), Fix: "name a static glovebox-agent"}
+		return &backend.Error{
+			Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
+			Err: fmt.Errorf("%s is not a Linux program: %w", path, err), Fix: "name a static glovebox-agent",
+		}
 	}
 	defer f.Close() //nolint:errcheck // read side
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return &backend.Error{Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
-				Err: fmt.Errorf("%s is dynamically linked", path), Fix: "build it with CGO_ENABLED=0"}
+			return &backend.Error{
+				Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
+				Err: fmt.Errorf("%s is dynamically linked", path), Fix: "build it with CGO_ENABLED=0",
+			}
 		}
 	}
 	return nil
