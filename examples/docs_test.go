@@ -2,6 +2,7 @@ package examples_test
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -144,9 +145,37 @@ func sentence(c backend.Claim) string {
 	return word(c) + ": " + why
 }
 
+var update = flag.Bool("update", false, "write what is claimed into the tables of the documentation")
+
+// replace writes the cells that a claim has in the columns from first on into a
+// document's table, for those privileges that has knows.
+func replace(t *testing.T, name string, first int, has map[string]backend.Capabilities, cell func(backend.Claim) string) {
+	t.Helper()
+	lines := strings.Split(document(t, name), "\n")
+	for i, l := range lines {
+		cells := strings.Split(l, " | ")
+		control, ok := strings.CutPrefix(cells[0], "| `")
+		if !ok || len(cells) != first+len(columns()) {
+			continue
+		}
+		for j, p := range columns() {
+			if caps, ok := has[p]; ok {
+				cells[first+j] = cell(caps.Claim(backend.Control(strings.TrimSuffix(control, "`"))))
+			}
+		}
+		lines[i] = strings.TrimSuffix(strings.Join(cells, " | "), " |") + " |"
+	}
+	if err := os.WriteFile(filepath.Join("..", name), []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReadme_levels(t *testing.T) {
 	t.Parallel()
 	has := claims(t, newWorld(t))
+	if *update {
+		replace(t, "README.md", 1, has, word)
+	}
 	part := section(t, document(t, "README.md"), "## Backends and levels")
 	table := rows(part)
 	if len(table) < 8 {
@@ -174,6 +203,9 @@ func TestReadme_levels(t *testing.T) {
 func TestSecurity_claims(t *testing.T) {
 	t.Parallel()
 	has := claims(t, newWorld(t))
+	if *update {
+		replace(t, "docs/security.md", 2, has, sentence)
+	}
 	written := map[backend.Control][]string{}
 	for _, row := range rows(section(t, document(t, "docs/security.md"), "## What each privilege enforces")) {
 		written[backend.Control(strings.Trim(row[0], "`"))] = row[2:]
@@ -191,7 +223,7 @@ func TestSecurity_claims(t *testing.T) {
 			got[control] = cells[i]
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("as %s (-claimed +written):\n%s", p, diff)
+			t.Errorf("as %s (-claimed +written); see and then run with -update:\n%s", p, diff)
 		}
 	}
 }
