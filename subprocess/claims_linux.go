@@ -2,6 +2,7 @@ package subprocess
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/launch"
@@ -79,7 +80,7 @@ func (h host) common() map[backend.Control]backend.Claim {
 // namespaced are the claims of mapped and single mode.
 func (h host) namespaced() map[backend.Control]backend.Claim {
 	c := h.common()
-	for control, claim := range map[backend.Control]backend.Claim{
+	maps.Copy(c, map[backend.Control]backend.Claim{
 		backend.ControlDisk:       enforced("tmpfs size"),
 		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
 		backend.ControlNetworkOff: enforced("network namespace"),
@@ -98,9 +99,7 @@ func (h host) namespaced() map[backend.Control]backend.Claim {
 		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
 		backend.ControlOwnUID:     missing("sandboxes share this user's uid; run as root for one each"),
 		backend.ControlAgent:      enforced("own uid"),
-	} {
-		c[control] = claim
-	}
+	})
 	if h.landlock > 0 {
 		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", h.landlock))
 	} else {
@@ -137,20 +136,23 @@ func (h host) addGroups(c map[backend.Control]backend.Claim) {
 	}
 }
 
+// metadataNote is what Landlock does not hold.
+const metadataNote = "modes, times and extended attributes of this user's own files can be changed, what is in them cannot"
+
 // restricted are the claims without namespaces.
 func (h host) restricted() map[backend.Control]backend.Claim {
 	c := h.common()
 	c[backend.ControlPrivileges] = enforced("no_new_privs; no capability to begin with")
-	for control, claim := range map[backend.Control]backend.Claim{
+	maps.Copy(c, map[backend.Control]backend.Claim{
 		backend.ControlFileRules:  enforced(fmt.Sprintf("Landlock ABI %d", h.landlock)),
-		backend.ControlReadOnly:   enforced("Landlock"),
+		backend.ControlReadOnly:   bestEffort("Landlock", metadataNote),
 		backend.ControlHostFiles:  bestEffort("Landlock", "names and sizes of host files can be seen, contents cannot"),
 		backend.ControlHostProcs:  bestEffort("Landlock signal scope", "no pid namespace; needs Landlock ABI 6"),
 		backend.ControlHostIPC:    enforced("seccomp refuses sockets, System V IPC, message queues and keyrings"),
 		backend.ControlNetworkOff: enforced("seccomp refuses sockets"),
 		backend.ControlKillAll:    bestEffort("subreaper", "what the agent started is stopped, killed and reaped; a killed agent leaves it"),
 		backend.ControlBound:      bestEffort("agent", "daemons survive when agent and creator are both killed at once"),
-		backend.ControlMountsRO:   enforced("Landlock"),
+		backend.ControlMountsRO:   bestEffort("Landlock", metadataNote),
 		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; what processes share since a fork counts for each"),
 		backend.ControlSwap:       missing("no memory cgroup"),
 		backend.ControlCPU:        missing("no cgroup"),
@@ -161,9 +163,7 @@ func (h host) restricted() map[backend.Control]backend.Claim {
 		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
 		backend.ControlOwnUID:     missing("user code runs as this user"),
 		backend.ControlAgent:      enforced("seccomp, not dumpable, Landlock signal scope"),
-	} {
-		c[control] = claim
-	}
+	})
 	if h.landlock < 6 {
 		c[backend.ControlAgent] = missing("needs Landlock ABI 6")
 		c[backend.ControlHostProcs] = missing("needs Landlock ABI 6")

@@ -54,13 +54,17 @@ func (c Config) Validate() error {
 	switch c.Privilege {
 	case PrivilegeAuto, PrivilegeRoot, PrivilegeUserns, PrivilegeRestricted, PrivilegeNone:
 	default:
-		return &backend.Error{Op: "config", Kind: backend.ErrInvalid, Field: "privilege",
-			Err: fmt.Errorf("unknown privilege %q, known are root, userns, restricted, none", c.Privilege)}
+		return &backend.Error{
+			Op: "config", Kind: backend.ErrInvalid, Field: "privilege",
+			Err: fmt.Errorf("unknown privilege %q, known are root, userns, restricted, none", c.Privilege),
+		}
 	}
 	for field, p := range map[string]string{"agent": c.Agent, "rootfs": c.Rootfs, "state_dir": c.StateDir} {
 		if p != "" && (!filepath.IsAbs(p) || strings.ContainsRune(p, 0)) {
-			return &backend.Error{Op: "config", Kind: backend.ErrInvalid, Field: field,
-				Err: fmt.Errorf("%q is not an absolute path", p)}
+			return &backend.Error{
+				Op: "config", Kind: backend.ErrInvalid, Field: field,
+				Err: fmt.Errorf("%q is not an absolute path", p),
+			}
 		}
 	}
 	return nil

@@ -82,7 +82,7 @@ func (ex *Executor) Close() error {
 		boxes = append(boxes, sb)
 	}
 	ex.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	ctx, cancel := cleanupContext()
 	defer cancel()
 	var wg sync.WaitGroup
 	errs := make([]error, len(boxes))
@@ -164,7 +164,7 @@ func (ex *Executor) admit(asked, spec backend.Spec) error {
 	case spec.IdempotencyKey != "":
 		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")
 	}
-	total := memoryNow(context.Background())
+	total := memoryNow()
 	if total > 0 && asked.Limits.Memory > total {
 		return refuse(backend.ErrCapacity, "limits.memory",
 			fmt.Sprintf("%d bytes are asked for, this host has %d", asked.Limits.Memory, total), "ask for less")
@@ -212,7 +212,7 @@ func (ex *Executor) agent() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	ex.binary = os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor
+	ex.binary = os.NewFile(uintptr(fd), path)
 	return ex.binary, nil
 }
 
@@ -242,7 +242,7 @@ func memoryCopy(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := os.NewFile(uintptr(high), "agent") //nolint:gosec // a descriptor
+	m := os.NewFile(uintptr(high), "agent")
 	if _, err = m.ReadFrom(f); err == nil {
 		_, err = unix.FcntlInt(m.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
@@ -258,7 +258,7 @@ func memoryCopy(f *os.File) (*os.File, error) {
 	}
 	defer ro.Close() //nolint:errcheck // duplicated
 	high, err = unix.FcntlInt(ro.Fd(), unix.F_DUPFD_CLOEXEC, 200)
-	return os.NewFile(uintptr(high), "agent"), err //nolint:gosec // a descriptor
+	return os.NewFile(uintptr(high), "agent"), err
 }
 
 func (ex *Executor) drop(id string) {

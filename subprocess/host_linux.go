@@ -1,7 +1,6 @@
 package subprocess
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -90,7 +89,7 @@ func noUserNamespaces() string {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Getegid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
 	}})
-	if err == syscall.ENOENT { //nolint:errorlint // ForkExec returns bare errnos
+	if err == syscall.ENOENT {
 		return ""
 	}
 	return fmt.Sprintf("user namespaces are refused (%v)", err)
@@ -106,10 +105,10 @@ func kernelName() string {
 
 // memoryNow is the host's memory in bytes, for limits above which nothing can
 // be admitted.
-func memoryNow(context.Context) int64 {
+func memoryNow() int64 {
 	var si unix.Sysinfo_t
 	if unix.Sysinfo(&si) != nil {
 		return 0
 	}
-	return int64(si.Totalram) * int64(si.Unit) //nolint:gosec // far below
+	return int64(si.Totalram) * int64(si.Unit)
 }

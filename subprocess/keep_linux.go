@@ -33,8 +33,8 @@ func (m *maker) record(ctx context.Context) error {
 	if m.lease != nil {
 		slot = m.lease.Slot()
 	}
-	m.undo = append(m.undo, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	m.undo = append(m.undo, func() { //nolint:contextcheck // an undo outlives the caller's context
+		ctx, cancel := cleanupContext()
 		defer cancel()
 		j.Delete(ctx, m.id) //nolint:errcheck // the sweep tries again
 	})
@@ -181,7 +181,7 @@ func (ex *Executor) takeUp(ctx context.Context, rec state.Record) (*Sandbox, err
 	}
 	if fd, err := openProcess(rec.AgentPID, rec.AgentStart); err != nil || rec.BootID != state.BootID() {
 		return nil, fail(backend.ErrNotFound, errors.New("it has ended"))
-	} else { //nolint:revive // the descriptor's scope
+	} else {
 		unix.Close(fd) //nolint:errcheck // nothing to do about it
 	}
 	sb := &Sandbox{ex: ex, id: rec.ID, keep: true, pid: rec.AgentPID, start: rec.AgentStart, socket: rec.Socket, token: rec.Token, ended: make(chan struct{})}

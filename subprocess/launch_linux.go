@@ -118,7 +118,7 @@ func (l *launcher) run(s *start) (p *process, err error) {
 		er.Close() //nolint:errcheck // on the way out
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
-	p = &process{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), done: make(chan struct{}), errs: newTail(er)} //nolint:gosec // a descriptor
+	p = &process{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), done: make(chan struct{}), errs: newTail(er)}
 	go p.wait()
 	return p, nil
 }
@@ -136,7 +136,52 @@ func (s *start) fork(attr *syscall.ProcAttr) (pid int, err error) {
 			}
 		}()
 	}
+	if s.cfg.Mode == launch.ModeMapped {
+		back, err := actAs(s.baseUID)
+		if err != nil {
+			return 0, err
+		}
+		defer func() {
+			if berr := back(); berr != nil && err == nil {
+				err = berr
+			}
+		}()
+	}
 	return syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", s.binary.Fd()), []string{boot.Argv0}, attr)
+}
+
+// actAs gives the calling thread, which must be locked, another effective uid
+// and leaves it its capabilities; back undoes it and must be called.
+//
+// Security: what the kernel counts for each user (inotify instances, message
+// queues, pending signals) it counts in a user namespace and again, above it,
+// for the uid that made the namespace. Were that root for all of them, one
+// sandbox could use up what the others and the host's own daemons need.
+func actAs(uid int) (back func() error, err error) {
+	const noSetuidFixup = 1 << 2
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("securebits: %w", err)
+	}
+	if bits&noSetuidFixup == 0 {
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|noSetuidFixup), 0, 0, 0); err != nil {
+			return nil, fmt.Errorf("securebits: %w", err)
+		}
+	}
+	if err := setThreadEUID(uid); err != nil {
+		return nil, err
+	}
+	return func() error { return setThreadEUID(0) }, nil
+}
+
+// setThreadEUID changes the calling thread alone, where the standard library
+// would change them all.
+func setThreadEUID(uid int) error {
+	keep := ^uintptr(0)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
+		return fmt.Errorf("effective uid %d: %w", uid, e)
+	}
+	return nil
 }
 
 // attributes are what clone is asked for.
@@ -186,7 +231,7 @@ func configFile(cfg *launch.Config) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "config") //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), "config")
 	if _, err := f.Write(data); err != nil {
 		f.Close() //nolint:errcheck // on the way out
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,8 +58,8 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	}
 	defer func() {
 		if err != nil {
-			for i := len(m.undo) - 1; i >= 0; i-- {
-				m.undo[i]()
+			for _, v := range slices.Backward(m.undo) {
+				v()
 			}
 			err = m.classify(ctx, err)
 		}
@@ -75,7 +76,7 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	if s.cfg, err = m.config(); err != nil {
 		return nil, err
 	}
-	if err := m.groups(sb, s); err != nil {
+	if err := m.groups(sb, s); err != nil { //nolint:contextcheck // its undo outlives the caller's context
 		return nil, err
 	}
 	dial, err := m.connection(sb, s)
@@ -102,7 +103,7 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	if err := m.ready(ctx, sb); err != nil {
 		return nil, err
 	}
-	sb.watch()
+	sb.watch() //nolint:contextcheck // the sandbox outlives the caller's context
 	return sb, nil
 }
 
@@ -162,7 +163,7 @@ func (m *maker) config() (launch.Config, error) {
 		Env:       m.spec.Env,
 		NoSeccomp: !m.ex.host.seccomp, NoLandlock: m.ex.host.landlock == 0,
 		Rlimits: []launch.Rlimit{
-			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)}, //nolint:gosec // validated
+			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
 			{Resource: unix.RLIMIT_CORE, Value: 0},
 			{Resource: unix.RLIMIT_FSIZE, Value: m.fileSize()},
 			{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
@@ -201,15 +202,15 @@ func (m *maker) config() (launch.Config, error) {
 // which fills it meets ENOSPC and not a signal.
 func (m *maker) fileSize() uint64 {
 	if m.asked.Limits.FileSize == 0 {
-		return uint64(m.spec.Limits.Disk) + 1<<20 //nolint:gosec // validated
+		return uint64(m.spec.Limits.Disk) + 1<<20
 	}
-	return uint64(m.spec.Limits.FileSize) //nolint:gosec // validated
+	return uint64(m.spec.Limits.FileSize)
 }
 
 // processLimit is RLIMIT_NPROC: in a user namespace of its own it counts the
 // sandbox's tasks, agent included; without one all of this uid's.
 func (m *maker) processLimit() uint64 {
-	n := uint64(m.spec.Limits.Pids) //nolint:gosec // validated
+	n := uint64(m.spec.Limits.Pids)
 	if m.ex.host.mode == launch.ModeSingle {
 		return n + agentThreads
 	}
@@ -265,7 +266,7 @@ func (m *maker) groups(sb *Sandbox, s *start) error {
 	}
 	sb.group, s.group = g, g
 	m.undo = append(m.undo, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+		ctx, cancel := cleanupContext()
 		defer cancel()
 		g.Remove(ctx) //nolint:errcheck // the sweep tries again
 	})
@@ -294,7 +295,7 @@ func dup(f *os.File) *os.File {
 	if err != nil {
 		return f
 	}
-	return os.NewFile(uintptr(fd), f.Name()) //nolint:gosec // a descriptor
+	return os.NewFile(uintptr(fd), f.Name())
 }
 
 // connection makes what the agent serves on: one end of a socket pair for a
@@ -305,9 +306,9 @@ func (m *maker) connection(sb *Sandbox, s *start) (dial func(context.Context) (n
 		if err != nil {
 			return nil, err
 		}
-		s.conn = os.NewFile(uintptr(fds[1]), "agent") //nolint:gosec // a descriptor
-		ours := os.NewFile(uintptr(fds[0]), "host")   //nolint:gosec // a descriptor
-		defer ours.Close()                            //nolint:errcheck // duplicated by FileConn
+		s.conn = os.NewFile(uintptr(fds[1]), "agent")
+		ours := os.NewFile(uintptr(fds[0]), "host")
+		defer ours.Close() //nolint:errcheck // duplicated by FileConn
 		conn, err := net.FileConn(ours)
 		if err != nil {
 			return nil, errors.Join(err, s.conn.Close())

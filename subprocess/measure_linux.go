@@ -18,7 +18,7 @@ func Measure(ctx context.Context, cfg Config) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	defer ex.Close() //nolint:errcheck // nothing of a measurement is kept
+	defer ex.Close() //nolint:errcheck,contextcheck // nothing of a measurement is kept; Close takes no context
 	h := ex.host
 	r := Report{Privilege: Privilege(privilegeOf(h.mode)), Capabilities: ex.caps, Facts: ex.facts()}
 	r.Health = ex.probe(ctx)
@@ -93,8 +93,10 @@ func (ex *Executor) facts() []Fact {
 	h := ex.host
 	ns := Fact{Name: "user namespaces", Value: "yes", OK: true}
 	if h.mode == launch.ModeRestricted {
-		ns = Fact{Name: "user namespaces", Value: h.why,
-			Fix: "sysctl -w user.max_user_namespaces=10000 (and kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 where they exist)"}
+		ns = Fact{
+			Name: "user namespaces", Value: h.why,
+			Fix: "sysctl -w user.max_user_namespaces=10000 (and kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 where they exist)",
+		}
 	}
 	ll := Fact{Name: "landlock", Value: fmt.Sprintf("ABI %d", h.landlock), OK: h.landlock >= 6}
 	if h.landlock < 6 {

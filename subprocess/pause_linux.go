@@ -53,8 +53,10 @@ func (c *control) Resume(ctx context.Context) error {
 	sb.mu.Lock()
 	if !sb.paused {
 		sb.mu.Unlock()
-		return &backend.Error{Op: "resume", Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
-			Err: errors.New("the sandbox is not paused")}
+		return &backend.Error{
+			Op: "resume", Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
+			Err: errors.New("the sandbox is not paused"),
+		}
 	}
 	if err := sb.group.Thaw(ctx); err != nil {
 		sb.mu.Unlock()

@@ -23,6 +23,12 @@ import (
 // destroyTimeout bounds how long the end of a sandbox may take.
 const destroyTimeout = 30 * time.Second
 
+// cleanupContext bounds an ending that no caller's context governs: it must go on
+// when theirs is over.
+func cleanupContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), destroyTimeout) //nolint:forbidigo // see above
+}
+
 // Sandbox is one child process and all that runs below it.
 type Sandbox struct {
 	ex       *Executor
@@ -75,7 +81,7 @@ func (sb *Sandbox) watch() {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.expiry = time.AfterFunc(time.Until(time.Unix(0, sb.deadline.Load()))+behind, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+		ctx, cancel := cleanupContext()
 		defer cancel()
 		sb.destroy(ctx) //nolint:errcheck // the sweep tries again
 	})
@@ -112,8 +118,10 @@ func (sb *Sandbox) Start(ctx context.Context, cmd backend.Command) (backend.Proc
 		return nil, err
 	}
 	if cmd.User != "" && cmd.User != backend.DefaultUser && !sb.ex.caps.Has(backend.FeatureUsers) {
-		return nil, &backend.Error{Op: "start", Kind: backend.ErrUnsupported, Backend: driverName, Sandbox: sb.id, Field: "command.user",
-			Err: fmt.Errorf("the only account here is %q", backend.DefaultUser), Fix: "leave it empty, or run glovebox as root"}
+		return nil, &backend.Error{
+			Op: "start", Kind: backend.ErrUnsupported, Backend: driverName, Sandbox: sb.id, Field: "command.user",
+			Err: fmt.Errorf("the only account here is %q", backend.DefaultUser), Fix: "leave it empty, or run glovebox as root",
+		}
 	}
 	return sb.client.Start(ctx, cmd)
 }
@@ -126,8 +134,10 @@ func (sb *Sandbox) usable(op string) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	if sb.paused {
-		return &backend.Error{Op: op, Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
-			Err: errors.New("the sandbox is paused"), Fix: "resume it"}
+		return &backend.Error{
+			Op: op, Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
+			Err: errors.New("the sandbox is paused"), Fix: "resume it",
+		}
 	}
 	return nil
 }
@@ -180,8 +190,10 @@ func (c *control) SetLifetime(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if d <= 0 || d > backend.MaxLifetime {
-		return &backend.Error{Op: "extend", Kind: backend.ErrInvalid, Backend: driverName, Sandbox: sb.id, Field: "lifetime",
-			Err: fmt.Errorf("%v is not between 0 and %v", d, backend.MaxLifetime)}
+		return &backend.Error{
+			Op: "extend", Kind: backend.ErrInvalid, Backend: driverName, Sandbox: sb.id, Field: "lifetime",
+			Err: fmt.Errorf("%v is not between 0 and %v", d, backend.MaxLifetime),
+		}
 	}
 	return sb.setDeadline(ctx, d)
 }
@@ -337,8 +349,10 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	sb.ex.drop(sb.id)
 	if err != nil {
 		sb.marker.Close() //nolint:errcheck // left for the sweep
-		sb.derr = &backend.Error{Op: "destroy", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err,
-			Fix: "the sweep tries again"}
+		sb.derr = &backend.Error{
+			Op: "destroy", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err,
+			Fix: "the sweep tries again",
+		}
 	}
 	_ = cerr // the connection ended with the agent
 	return sb.derr
@@ -450,7 +464,7 @@ func waitGone(ctx context.Context, pid int, start uint64) error {
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing to do about it
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50) //nolint:gosec // a descriptor
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
 		if n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
 			return nil //nolint:nilerr // it has ended, or cannot be watched
 		}
