@@ -157,6 +157,8 @@ func (ex *Executor) admit(asked, spec backend.Spec) error {
 		return refuse(backend.ErrUnavailable, "", why, "choose another backend, or accept no isolation with privilege: none")
 	}
 	switch {
+	case ex.cfg.Rootfs != "" && !ex.caps.Has(backend.FeatureTemplates):
+		return refuse(backend.ErrUnsupported, "rootfs", "without namespaces a sandbox has the host's root", "leave rootfs empty, or let glovebox make namespaces")
 	case spec.OnExpiry == backend.ExpiryPause:
 		return refuse(backend.ErrUnsupported, "on_expiry", "nobody would pause a sandbox whose creator has gone", "use destroy, and pause it before its deadline")
 	case len(spec.Secrets) > 0:

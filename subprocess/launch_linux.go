@@ -65,6 +65,12 @@ type start struct {
 	bound   bool
 }
 
+// add gives the agent a descriptor and returns its number there.
+func (s *start) add(f *os.File) int {
+	s.extra = append(s.extra, f)
+	return launch.FirstFD + len(s.extra) - 1
+}
+
 // process is a running agent as its parent sees it.
 type process struct {
 	pid    int

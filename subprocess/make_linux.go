@@ -73,7 +73,14 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	if m.lease != nil {
 		s.baseUID = int(m.lease.Base())
 	}
-	if s.cfg, err = m.config(); err != nil {
+	defer func() {
+		for _, f := range append(s.extra, s.conn) {
+			if f != nil {
+				f.Close() //nolint:errcheck // the child has its own
+			}
+		}
+	}()
+	if s.cfg, err = m.config(s); err != nil {
 		return nil, err
 	}
 	if err := m.groups(sb, s); err != nil { //nolint:contextcheck // its undo outlives the caller's context
@@ -85,12 +92,11 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	}
 	spawned := time.Now()
 	p, err := m.ex.launcher.run(s)
-	for _, f := range append(s.extra, s.conn) {
-		f.Close() //nolint:errcheck // the child has its own
-	}
 	if err != nil {
 		return nil, err
 	}
+	// While a copy of its end is open here, an agent's end would not be noticed.
+	s.conn.Close() //nolint:errcheck // the child has its own
 	m.undo = append(m.undo, func() { p.kill(); <-p.done })
 	sb.proc, sb.pid = p, p.pid
 	sb.deadline.Store(time.Now().Add(m.spec.Lifetime).UnixNano())
@@ -153,11 +159,11 @@ func (m *maker) runDir() string {
 func groupName(store, id string) string { return "glovebox-" + store + "-" + id }
 
 // config is what the agent is told.
-func (m *maker) config() (launch.Config, error) {
+func (m *maker) config(s *start) (launch.Config, error) {
 	l := m.spec.Limits
 	mode := m.ex.host.mode
 	cfg := launch.Config{
-		Mode: mode, Sandbox: m.id, Hostname: "sandbox", Listen: m.spec.Keep, DeadlineNS: int64(m.spec.Lifetime),
+		Protocol: launch.Protocol, Mode: mode, Sandbox: m.id, Hostname: "sandbox", Listen: m.spec.Keep, DeadlineNS: int64(m.spec.Lifetime),
 		Root:      launch.Root{Dir: m.ex.cfg.Rootfs, Home: backend.DefaultHome},
 		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:       m.spec.Env,
@@ -172,6 +178,11 @@ func (m *maker) config() (launch.Config, error) {
 	}
 	if t := m.spec.Template; t != "" {
 		cfg.Root.Dir = m.ex.cfg.Templates[t]
+	}
+	if cfg.Root.Dir != "" {
+		if err := m.rootFS(s, &cfg); err != nil {
+			return cfg, err
+		}
 	}
 	if cfg.Root.Dir == "" && (mode == launch.ModeMapped || mode == launch.ModeSingle) {
 		etc, err := m.ex.etc(cfg.Root.Home, cfg.Hostname)
@@ -194,7 +205,7 @@ func (m *maker) config() (launch.Config, error) {
 		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: m.processLimit()})
 	}
 	var err error
-	cfg.Mounts, err = m.binds()
+	cfg.Mounts, err = m.binds(s)
 	return cfg, err
 }
 
@@ -242,16 +253,10 @@ func tasksOf(uid int) uint64 {
 
 // groups makes the sandbox's cgroups and opens what the agent needs of them.
 func (m *maker) groups(sb *Sandbox, s *start) error {
-	next := launch.FirstFD
-	add := func(f *os.File) int {
-		s.extra = append(s.extra, f)
-		next++
-		return next - 1
-	}
 	if m.spec.Keep {
-		s.cfg.HoldFDs = append(s.cfg.HoldFDs, add(dup(m.marker.File())))
+		s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(dup(m.marker.File())))
 		if m.lease != nil {
-			s.cfg.HoldFDs = append(s.cfg.HoldFDs, add(dup(m.lease.File())))
+			s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(dup(m.lease.File())))
 		}
 	}
 	if !m.ex.host.groups.Usable() {
@@ -275,7 +280,7 @@ func (m *maker) groups(sb *Sandbox, s *start) error {
 		return err
 	}
 	for _, f := range joins {
-		s.cfg.JoinFDs = append(s.cfg.JoinFDs, add(f))
+		s.cfg.JoinFDs = append(s.cfg.JoinFDs, s.add(f))
 	}
 	if m.ex.host.mode == launch.ModeMapped {
 		dir, err := g.Delegate(s.baseUID + launch.AgentUID)
@@ -283,7 +288,7 @@ func (m *maker) groups(sb *Sandbox, s *start) error {
 			return err
 		}
 		if dir != nil {
-			s.cfg.GroupFD = add(dir)
+			s.cfg.GroupFD = s.add(dir)
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 
 // binds checks the mounts that were asked for. What is looked at here is
 // recorded by device and inode, and the agent refuses anything else.
-func (m *maker) binds() ([]launch.Bind, error) {
+func (m *maker) binds(s *start) ([]launch.Bind, error) {
 	out := make([]launch.Bind, 0, len(m.spec.Mounts))
 	for i, mount := range m.spec.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
@@ -47,9 +47,65 @@ func (m *maker) binds() ([]launch.Bind, error) {
 					"a socket is a way out of the sandbox: mount a directory without one")
 			}
 		}
-		out = append(out, launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR})
+		b := launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR}
+		if m.ex.host.mode == launch.ModeMapped {
+			if b.FD, err = openBind(s, b); err != nil {
+				return nil, refuse(backend.ErrInvalid, err, "")
+			}
+		}
+		out = append(out, b)
 	}
 	return out, nil
+}
+
+// openBind opens a mount for a sandbox whose uids may not reach its source, and
+// makes sure that it is what was checked.
+func openBind(s *start, b launch.Bind) (int, error) {
+	f, err := launch.OpenTree(b.Source)
+	if err != nil {
+		return 0, err
+	}
+	fd := s.add(f)
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, err
+	}
+	if st.Dev != b.Dev || st.Ino != b.Ino {
+		return 0, errors.New("it changed while the sandbox was made")
+	}
+	return fd, nil
+}
+
+// rootFS checks the directory of a root file system and, as root, opens it.
+func (m *maker) rootFS(s *start, cfg *launch.Config) error {
+	field := "rootfs"
+	if m.spec.Template != "" {
+		field = "template"
+	}
+	fail := func(kind backend.Kind, err error) error {
+		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: "name a directory that holds a root file system"}
+	}
+	source, err := filepath.EvalSymlinks(cfg.Root.Dir)
+	if err != nil {
+		return fail(backend.ErrInvalid, err)
+	}
+	if st, err := os.Stat(filepath.Join(source, "etc")); err != nil || !st.IsDir() {
+		return fail(backend.ErrInvalid, fmt.Errorf("%s has no etc directory", cfg.Root.Dir))
+	}
+	state := m.ex.store.Dir()
+	if why := forbidden(source, state); why != "" && !strings.HasPrefix(source, state+"/") {
+		return fail(backend.ErrDenied, fmt.Errorf("%s: %s", cfg.Root.Dir, why))
+	}
+	cfg.Root.Dir = source
+	if m.ex.host.mode != launch.ModeMapped {
+		return nil
+	}
+	f, err := launch.OpenTree(source)
+	if err != nil {
+		return fail(backend.ErrInvalid, err)
+	}
+	cfg.Root.DirFD = s.add(f)
+	return nil
 }
 
 // forbidden says why a host path may never be shown, "" when it may.

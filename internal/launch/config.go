@@ -3,6 +3,10 @@
 // the package's subdirectories hold the mechanisms both sides use.
 package launch
 
+// Protocol counts the changes of Config and Hello: an agent and a launcher of
+// different counts do not understand each other.
+const Protocol = 1
+
 // Mode is how a sandbox is built.
 type Mode string
 
@@ -35,6 +39,7 @@ const (
 // Config is what an agent is told at its start. Descriptor numbers of 0 mean
 // that there is none.
 type Config struct {
+	Protocol int    `json:"protocol"`
 	Mode     Mode   `json:"mode"`
 	Sandbox  string `json:"sandbox"`
 	Hostname string `json:"hostname,omitempty"`
@@ -72,15 +77,19 @@ type Config struct {
 type Root struct {
 	// Dir is a root file system; "" makes one of the host's system directories.
 	Dir string `json:"dir,omitempty"`
+	// DirFD is Dir as the launcher opened it (OpenTree); 0 opens it by name.
+	DirFD int `json:"dir_fd,omitempty"`
 	// Etc is the /etc of a root without Dir; see PrepareEtc.
 	Etc string `json:"etc,omitempty"`
 	// Home is user's home directory inside.
 	Home string `json:"home"`
 }
 
-// Bind shows a host path inside, read-only. Dev and Ino are what the launcher
-// saw there; anything else is refused.
+// Bind shows a host path inside, read-only. With FD it is the mount that the
+// launcher opened (OpenTree); otherwise the agent opens Source, and Dev and Ino
+// are what the launcher saw there: anything else is refused.
 type Bind struct {
+	FD     int    `json:"fd,omitempty"`
 	Source string `json:"source"`
 	Target string `json:"target"`
 	Dev    uint64 `json:"dev"`

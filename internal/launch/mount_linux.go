@@ -17,6 +17,17 @@ type tree struct {
 	dir    bool
 }
 
+// OpenTree copies the mount at source with everything below it, read-only, for a
+// sandbox whose uids cannot reach source. It needs CAP_SYS_ADMIN on the host.
+// The caller closes the file.
+func OpenTree(source string) (*os.File, error) {
+	t, err := openTree(source, "")
+	if err != nil {
+		return nil, errno(err)
+	}
+	return os.NewFile(uintptr(t.fd), source), nil
+}
+
 // openTree copies the mount at source with everything below it and makes it
 // read-only, without devices and without set-user-id bits.
 func openTree(source, target string) (tree, error) {

@@ -58,6 +58,13 @@ func buildRoot(cfg *Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
+	if cfg.Root.DirFD > 0 {
+		// It stands where the new root will, until that covers it.
+		if err := moveTo(tree{fd: cfg.Root.DirFD}, newRoot); err != nil {
+			return fmt.Errorf("root file system: %w", err)
+		}
+		cfg.Root.Dir = newRoot
+	}
 	src, err := gather(cfg)
 	if err != nil {
 		return err
@@ -192,6 +199,10 @@ func rootTrees(dir string) (trees []tree, links map[string]string, err error) {
 func bindTrees(binds []Bind) ([]tree, error) {
 	var out []tree
 	for _, b := range binds {
+		if b.FD > 0 {
+			out = append(out, tree{fd: b.FD, target: b.Target, dir: b.Dir})
+			continue
+		}
 		t, err := openTree(b.Source, b.Target)
 		if err != nil {
 			return nil, fmt.Errorf("mount at %s: %w", b.Target, errno(err))

@@ -50,6 +50,9 @@ func mountProc(root string) error {
 			return fmt.Errorf("cover proc/%s: %w", name, err)
 		}
 	}
+	if err := ownBootID(root); err != nil {
+		return err
+	}
 	for _, name := range procReadOnly {
 		path := filepath.Join(at, name)
 		if _, err := os.Lstat(path); err != nil {
@@ -62,6 +65,27 @@ func mountProc(root string) error {
 		if err := moveTo(t, path); err != nil {
 			return fmt.Errorf("proc/%s read-only: %w", name, err)
 		}
+	}
+	return nil
+}
+
+// ownBootID gives the sandbox a boot's id of its own: the host's would tell
+// which machine it is on.
+func ownBootID(root string) error {
+	random := filepath.Join(root, "proc/sys/kernel/random")
+	id, err := os.ReadFile(filepath.Join(random, "uuid"))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("boot id: %w", err)
+	}
+	file := filepath.Join(root, ".boot_id")
+	if err := os.WriteFile(file, id, 0o444); err != nil { //nolint:gosec // public
+		return fmt.Errorf("boot id: %w", err)
+	}
+	if err := unix.Mount(file, filepath.Join(random, "boot_id"), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("boot id: %w", err)
 	}
 	return nil
 }

@@ -120,6 +120,9 @@ func readConfig() (*launch.Config, error) {
 	if err := json.NewDecoder(f).Decode(&cfg); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	if cfg.Protocol != launch.Protocol {
+		return nil, fmt.Errorf("this agent is of another build than its launcher (protocol %d, not %d): build both again", launch.Protocol, cfg.Protocol)
+	}
 	for _, fd := range append(append([]int{launch.ConnFD, cfg.GroupFD}, cfg.JoinFDs...), cfg.HoldFDs...) {
 		if fd > 0 {
 			unix.CloseOnExec(fd)
