@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
 
 const (
@@ -17,6 +18,8 @@ const (
 	// frameSize is the largest frame the peer may send: fewer and larger
 	// frames than the protocol's default of 16 KiB.
 	frameSize = 256 << 10
+	// connectTimeout bounds the making of a connection.
+	connectTimeout = 10 * time.Second
 	// maxResponseHeader bounds the header block of one answer.
 	maxResponseHeader = 256 << 10
 )
@@ -37,9 +40,10 @@ type Transport struct {
 }
 
 // NewTransport returns a Transport over connections from dial, which is called
-// for the first request and again when the connection is found broken, by one
-// request at a time and with its context. A request is never sent twice. The
-// caller closes the transport; it closes the connections.
+// for the first request and again when the connection is found broken, one call
+// at a time, with a context that lasts ten seconds and not with the request's. A
+// request is never sent twice. The caller closes the transport; it closes the
+// connections.
 func NewTransport(dial func(ctx context.Context) (net.Conn, error)) *Transport {
 	return &Transport{dial: dial, dialing: make(chan struct{}, 1)}
 }
@@ -91,15 +95,35 @@ func (t *Transport) current(ctx context.Context) (*http.ClientConn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-t.dialing }()
+	type made struct {
+		cc  *http.ClientConn
+		err error
+	}
+	got := make(chan made, 1)
+	// The connection is the next request's when this one has given up: there
+	// are byte streams that can be had only once.
+	go func() {
+		defer func() { <-t.dialing }()
+		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		defer cancel()
+		cc, err := t.connect(dctx)
+		got <- made{cc, err}
+	}()
+	select {
+	case m := <-got:
+		return m.cc, m.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// connect makes the current connection unless somebody was faster.
+func (t *Transport) connect(ctx context.Context) (*http.ClientConn, error) {
 	if cc, err := t.usable(); cc != nil || err != nil {
 		return cc, err
 	}
 	conn, err := t.dial(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
 		return nil, &dialError{err}
 	}
 	return t.take(ctx, conn)
@@ -132,7 +156,7 @@ func (t *Transport) take(ctx context.Context, conn net.Conn) (*http.ClientConn, 
 	}
 	switch {
 	case ended:
-		return nil, ctx.Err()
+		return nil, &dialError{ctx.Err()}
 	case t.closed:
 		return nil, &dialError{errTransportClosed}
 	default:

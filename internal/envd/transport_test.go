@@ -171,3 +171,41 @@ func TestTransport_peerThatStopsReading(t *testing.T) { //nolint:paralleltest //
 		t.Error(err)
 	}
 }
+
+func TestTransport_aRequestThatGivesUpLosesNoConnection(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	f.serve(t, nil, envd.Options{})
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	var dials atomic.Int64
+	c := envd.New(envd.NewTransport(func(ctx context.Context) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return nil, errors.New("it was to be had once")
+		}
+		close(entered)
+		<-goOn
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return net.Dial("tcp", f.addr)
+	}), envd.Options{})
+	t.Cleanup(func() { _ = c.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-entered
+		cancel()
+	}()
+	if _, err := c.Hello(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(goOn)
+	if _, err := c.Hello(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Hello(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Hello(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
