@@ -51,6 +51,10 @@ func (e *evidence) attribute(s cgroup.Stats, exit *backend.Exit) {
 		hit(exit, backend.HitMemory)
 		e.oomHit = s.OOMKills
 	}
+	if s.Tasks == 0 {
+		// Nothing else runs whose end they could explain.
+		e.oom = s.OOMKills
+	}
 	if s.PidsDenied > e.pids {
 		hit(exit, backend.HitPids)
 		e.pids = s.PidsDenied
