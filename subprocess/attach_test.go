@@ -164,9 +164,9 @@ while True:
 			}
 			want := strings.Repeat("ABC", 100_000)
 			go func() {
-				io.WriteString(conn, strings.ToLower(want)) //nolint:errcheck // the reader sees it
+				io.WriteString(conn, strings.ToLower(want))
 				if c, ok := conn.(interface{ CloseWrite() error }); ok {
-					c.CloseWrite() //nolint:errcheck // the same
+					c.CloseWrite()
 				}
 			}()
 			got, err := io.ReadAll(io.LimitReader(conn, int64(len(want))))

@@ -318,6 +318,8 @@ func (m *maker) connection(sb *Sandbox, s *start) (dial func(context.Context) (n
 		if err != nil {
 			return nil, errors.Join(err, s.conn.Close())
 		}
+		sb.conn = conn
+		m.undo = append(m.undo, func() { conn.Close() }) //nolint:errcheck // on the way out
 		return once(conn), nil
 	}
 	sb.socket = filepath.Join(m.runDir(), "agent.sock")

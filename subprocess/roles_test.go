@@ -48,7 +48,7 @@ func play(role string) int {
 	case roleFinder:
 		err = finder(ctx, ex, os.Getenv(envArg))
 	case roleIdle:
-		os.Stdin.Read(make([]byte, 1)) //nolint:errcheck // its end is what is waited for
+		os.Stdin.Read(make([]byte, 1))
 	}
 	if err == nil {
 		err = ex.Close()
@@ -82,12 +82,12 @@ func victim(ctx context.Context, ex *subprocess.Executor) {
 				if spec.Keep {
 					say("ready", sb.ID())
 				}
-				sb.Start(ctx, backend.Command{Args: []string{"sh", "-c", "setsid sleep 100 & sleep 100"}, Timeout: backend.UntilSandboxEnds}) //nolint:errcheck // the kill may come first
+				sb.Start(ctx, backend.Command{Args: []string{"sh", "-c", "setsid sleep 100 & sleep 100"}, Timeout: backend.UntilSandboxEnds})
 				if spec.Keep && rand.IntN(3) == 0 {
 					continue
 				}
 				say("ending", sb.ID())
-				sb.Destroy(ctx) //nolint:errcheck // the kill may come first
+				sb.Destroy(ctx)
 			}
 		})
 	}

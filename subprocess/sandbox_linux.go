@@ -50,6 +50,7 @@ type Sandbox struct {
 
 	client    *envd.Client
 	transport *envd.Transport
+	conn      net.Conn // to the agent of a bound sandbox
 	evidence  evidence
 	deadline  atomic.Int64 // Unix nanoseconds
 
@@ -269,8 +270,8 @@ func (c *control) Envd(context.Context) (http.RoundTripper, error) {
 
 // lost says what became of a sandbox whose connection broke.
 func (sb *Sandbox) lost(err error) error {
-	if aerr := sb.alive("sandbox"); aerr != nil {
-		return aerr
+	if aerr := sb.alive("sandbox"); aerr != nil || backend.KindOf(err) == backend.ErrClosed {
+		return aerr // nil leaves err as it is
 	}
 	e := &backend.Error{Op: "sandbox", Kind: backend.ErrLost, Backend: driverName, Sandbox: sb.id, Err: err}
 	if sb.expired() {
@@ -337,7 +338,7 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	sb.askToEnd()
 	sb.killAll()
 	err := sb.gone(ctx)
-	cerr := sb.client.Close()
+	sb.disconnect()
 	if sb.group != nil {
 		if gerr := sb.group.Remove(ctx); gerr != nil && err == nil {
 			err = fmt.Errorf("remove the control groups: %w", gerr)
@@ -354,8 +355,16 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 			Fix: "the sweep tries again",
 		}
 	}
-	_ = cerr // the connection ended with the agent
 	return sb.derr
+}
+
+// disconnect ends the connection to the agent, also one that no call has taken
+// up yet.
+func (sb *Sandbox) disconnect() {
+	sb.client.Close() //nolint:errcheck // the agent is about to go
+	if sb.conn != nil {
+		sb.conn.Close() //nolint:errcheck // the same
+	}
 }
 
 // askToEnd lets an agent without a pid namespace end what it started, which
@@ -364,7 +373,7 @@ func (sb *Sandbox) askToEnd() {
 	if m := sb.ex.host.mode; m != launch.ModeRestricted && m != launch.ModePlain {
 		return
 	}
-	sb.client.Close() //nolint:errcheck // the agent is about to go
+	sb.disconnect()
 	t := time.NewTimer(5 * time.Second)
 	defer t.Stop()
 	select {

@@ -65,8 +65,10 @@ func TestStart_environment(t *testing.T) {
 		sb := h.create(t, backend.Spec{Env: map[string]string{"A": "sandbox", "B": "sandbox"}})
 		got := run(t, sb, backend.Command{Args: []string{"/usr/bin/env"}, Env: map[string]string{"B": "command", "C": "line\nline = 'x'"}}).succeed(t)
 		home := strings.TrimSpace(sh(t, sb, "cd && pwd -P").succeed(t).out)
-		want := []string{"A=sandbox", "B=command", "C=line\nline = 'x'", "HOME=" + home, "USER=user", "LOGNAME=user",
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+		want := []string{
+			"A=sandbox", "B=command", "C=line\nline = 'x'", "HOME=" + home, "USER=user", "LOGNAME=user",
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		}
 		for _, w := range want {
 			if !strings.Contains("\n"+got.out, "\n"+w+"\n") {
 				t.Errorf("%q is missing in %q", w, got.out)

@@ -108,8 +108,8 @@ func TestOutput_slowAndFailingWriters(t *testing.T) {
 		sb := h.create(t, backend.Spec{})
 		r, w := io.Pipe()
 		go func() {
-			io.CopyN(io.Discard, r, 100_000) //nolint:errcheck // the pipe is closed next
-			r.Close()                        //nolint:errcheck // of a pipe
+			io.CopyN(io.Discard, r, 100_000)
+			r.Close()
 		}()
 		got := run(t, sb, backend.Command{Args: []string{"sh", "-c", "head -c 3000000 /dev/zero; echo end >&2"}, Output: backend.Output{Stdout: w}}).succeed(t)
 		if got.err != "end\n" || got.Usage.Stdout != 3_000_000 {

@@ -67,8 +67,9 @@ type Options struct {
 	// returns it. Its context ends after ten seconds. May be nil.
 	Judge func(ctx context.Context, exit *backend.Exit)
 	// Lost is asked what became of the sandbox when a connection to it breaks
-	// or cannot be made. What it returns is reported in place of err, which
-	// has kind ErrLost or ErrUnavailable; nil leaves err. May be nil.
+	// or cannot be made, or the client was closed. What it returns is reported
+	// in place of err, which has kind ErrLost, ErrUnavailable or ErrClosed; nil
+	// leaves err. May be nil.
 	Lost func(err error) error
 	// Grace is how long past a command's own timeout its end may take before
 	// Overdue is called, time spent in the caller's writers not counted; 0 is

@@ -65,7 +65,7 @@ func (c *Client) fail(ctx context.Context, w where, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(cause, errClosed) || errors.Is(err, errClosed):
-		return c.error(w, backend.ErrClosed, errClosed)
+		return c.lost(c.error(w, backend.ErrClosed, errClosed))
 	case errors.Is(cause, errNoAnswer):
 		return c.lost(c.error(w, backend.ErrLost, errNoAnswer))
 	case ctx.Err() != nil:
