@@ -42,9 +42,10 @@ type Host struct {
 var controllers = []string{"memory", "pids", "cpu"} //nolint:gochecknoglobals // a constant table
 
 // Detect finds the hierarchies that this process may make groups in, below
-// parent (a path within each hierarchy) or, when parent is empty, below the
-// group this process runs in on v1 and below the mount's root on v2, whose
-// groups may not hold both processes and groups.
+// parent (a path within each hierarchy), the mount's root when that is empty.
+// The root, and not the group this process runs in, so that other processes
+// find the groups again; and in the v2 tree a group with processes may not hold
+// groups with limits.
 func Detect(parent string) (Host, error) {
 	mounts, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -64,13 +65,13 @@ func Detect(parent string) (Host, error) {
 		}
 		switch fstype {
 		case "cgroup2":
-			if h.V2 == "" && writable(join(point, root, parent, "/")) {
-				h.V2 = join(point, root, parent, "/")
+			if dir := join(point, root, parent, root); h.V2 == "" && writable(dir) {
+				h.V2 = dir
 			}
 		case "cgroup":
 			for _, c := range controllers {
 				if _, have := h.V1[c]; !have && slices.Contains(super, c) {
-					if dir := join(point, root, parent, own[c]); writable(dir) {
+					if dir := join(point, root, parent, root); writable(dir) {
 						h.V1[c] = dir
 						h.home[c] = join(point, root, "", own[c])
 					}

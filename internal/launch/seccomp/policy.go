@@ -34,6 +34,9 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 // pidfdThread is PIDFD_THREAD of pidfd_open(2).
 const pidfdThread = unix.O_EXCL
 
+// ioprioWhoUser is IOPRIO_WHO_USER of ioprio_set(2).
+const ioprioWhoUser = 3
+
 // Personalities that do no harm: default, and Linux 2.6 naming with or
 // without short inodes (as container runtimes allow).
 var personalities = []uint32{0, 0x0008, 0x20000, 0x20008, 0xffffffff} //nolint:gochecknoglobals // a constant table
@@ -120,8 +123,9 @@ func guardInit() []rule {
 	rules := []rule{
 		{nr: unix.SYS_TKILL, ret: eperm},
 		{unix.SYS_PIDFD_OPEN, eperm, []test{{arg: 0, vals: one}, {arg: 1, mask: pidfdThread}}},
-		{unix.SYS_SETPRIORITY, eperm, []test{{arg: 1, vals: zero, not: true}}},
-		{unix.SYS_IOPRIO_SET, eperm, []test{{arg: 1, vals: zero, not: true}}},
+		// Who 0 of a user is the caller's, and so the agent's.
+		{unix.SYS_SETPRIORITY, eperm, []test{{arg: 0, vals: []uint32{unix.PRIO_USER}}, {arg: 1, vals: zero, not: true}}},
+		{unix.SYS_IOPRIO_SET, eperm, []test{{arg: 0, vals: []uint32{ioprioWhoUser}}, {arg: 1, vals: zero, not: true}}},
 	}
 	for _, nr := range []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO} {
 		rules = append(rules, rule{nr, eperm, []test{{arg: 0, vals: one}}})
