@@ -100,6 +100,8 @@ func TestFilter_verdicts(t *testing.T) {
 		{"own limits", guard, arg(unix.SYS_PRLIMIT64, 0), retAllow},
 		{"another's limits", guard, arg(unix.SYS_PRLIMIT64, 3), eperm},
 		{"own priority", guard, arg(unix.SYS_SETPRIORITY, 0, 0), retAllow},
+		{"the user's priority", guard, arg(unix.SYS_SETPRIORITY, unix.PRIO_USER, 0), eperm},
+		{"the user's I/O priority", guard, arg(unix.SYS_IOPRIO_SET, 3, 0), eperm},
 		{"another's priority", guard, arg(unix.SYS_SETPRIORITY, 0, 1), eperm},
 	} {
 		prog, err := Filter(tt.policy)
