@@ -1,0 +1,5 @@
+//go:build linux && !race
+
+package hostiletest_test
+
+const raceFactor = 1

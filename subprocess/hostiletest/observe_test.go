@@ -1,0 +1,298 @@
+//go:build linux
+
+package hostiletest_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/agent/boot"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+	"github.com/glovebox-dev/glovebox/internal/leak"
+)
+
+// box is a sandbox with what is seen of it from outside.
+type box struct {
+	backend.Sandbox
+	agentPID int
+	pidns    string // the name of its pid namespace
+	group    string // its cgroups' name; "" where it has none
+}
+
+// creating keeps creations apart, so that the new agent is the new sandbox's.
+var creating sync.Mutex
+
+// newBox makes a sandbox and destroys it when the test ends; then nothing of
+// its pid namespace may be left after a second.
+func newBox(t *testing.T, spec backend.Spec) *box {
+	t.Helper()
+	creating.Lock()
+	defer creating.Unlock()
+	before := agents()
+	sb, err := w.ex.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Sandbox: sb}
+	t.Cleanup(func() { b.end(t) })
+	for _, pid := range agents() {
+		if !slices.Contains(before, pid) {
+			b.agentPID = pid
+		}
+	}
+	if b.pidns = pidNamespace(b.agentPID); b.pidns == "" || b.pidns == pidNamespace(os.Getpid()) {
+		t.Fatalf("the agent %d of the new sandbox is in the pid namespace %q", b.agentPID, b.pidns)
+	}
+	if w.mode == modeRoot {
+		b.group = groupOf(t, "pids", sb.ID())
+	}
+	return b
+}
+
+// userUID is the uid on the host that user code has.
+func (b *box) userUID(t *testing.T) int {
+	t.Helper()
+	if w.mode == modeUserns {
+		return os.Geteuid()
+	}
+	return hostUID(t, b.agentPID) - launch.AgentUID + launch.UserUID
+}
+
+// end destroys the sandbox and looks for survivors.
+func (b *box) end(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	defer cancel()
+	if err := b.Destroy(ctx); err != nil {
+		t.Errorf("destroy: %v", err)
+	}
+	if !eventually(time.Second+grace(), func() bool { return len(b.members()) == 0 }) {
+		t.Errorf("open: processes outlive their sandbox: %v", b.members())
+	}
+	if b.group != "" {
+		if left := groups(b.ID()); len(left) > 0 {
+			t.Errorf("groups outlive their sandbox: %v", left)
+		}
+	}
+}
+
+// agents are the agents that are this process's children.
+func agents() (out []int) {
+	tasks, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, task := range tasks {
+		data, _ := os.ReadFile(task)
+		for f := range strings.FieldsSeq(string(data)) {
+			line, _ := os.ReadFile("/proc/" + f + "/cmdline")
+			if pid, err := strconv.Atoi(f); err == nil && strings.HasPrefix(string(line), boot.Argv0) {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+func pidNamespace(pid int) string {
+	name, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	return name
+}
+
+// members are the living processes of the sandbox's pid namespace, its agent
+// included.
+func (b *box) members() (out []int) {
+	for pid := range processes() {
+		if pidNamespace(pid) == b.pidns && !strings.HasPrefix(status(pid, "State"), "Z") {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// code are the members that are not the agent.
+func (b *box) code() []int {
+	return slices.DeleteFunc(b.members(), func(pid int) bool { return pid == b.agentPID })
+}
+
+// threads counts the threads of user code.
+func (b *box) threads() (n int) {
+	for _, pid := range b.code() {
+		tasks, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+		n += len(tasks)
+	}
+	return n
+}
+
+// processes yields every process of the host.
+func processes() func(func(int) bool) {
+	return func(yield func(int) bool) {
+		d, err := os.Open("/proc")
+		if err != nil {
+			return
+		}
+		defer d.Close()
+		names, _ := d.Readdirnames(-1)
+		for _, name := range names {
+			if pid, err := strconv.Atoi(name); err == nil && !yield(pid) {
+				return
+			}
+		}
+	}
+}
+
+// status is a field of a process's status.
+func status(pid int, key string) string {
+	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	for line := range strings.Lines(string(data)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && k == key {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// hostUID is the uid that a process has on the host.
+func hostUID(t *testing.T, pid int) int {
+	t.Helper()
+	f := strings.Fields(status(pid, "Uid"))
+	if len(f) != 4 {
+		t.Fatalf("process %d has gone", pid)
+	}
+	uid, err := strconv.Atoi(f[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uid
+}
+
+// carrying lists the living processes whose environment or command line has
+// the text.
+func carrying(text string) (out []int) {
+	for pid := range processes() {
+		if pid == os.Getpid() || strings.HasPrefix(status(pid, "State"), "Z") {
+			continue
+		}
+		for _, f := range []string{"environ", "cmdline"} {
+			data, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), f))
+			if bytes.Contains(data, []byte(text)) {
+				out = append(out, pid)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// groupOf is the directory of a sandbox's group under a controller.
+func groupOf(t *testing.T, controller, id string) string {
+	t.Helper()
+	for _, dir := range groups(id) {
+		if strings.HasPrefix(dir, "/sys/fs/cgroup/"+controller+"/") || !strings.HasPrefix(dir, "/sys/fs/cgroup/"+"unified") && w.pens.mem == w.pens.pids {
+			return dir
+		}
+	}
+	t.Fatalf("the sandbox %s has no group of %s", id, controller)
+	return ""
+}
+
+// groups are the cgroup directories of a sandbox.
+func groups(id string) (out []string) {
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil
+		case d.IsDir() && strings.HasPrefix(d.Name(), "glovebox-"):
+			if strings.HasSuffix(d.Name(), "-"+id) {
+				out = append(out, path)
+			}
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return out
+}
+
+// canary is a host file that no sandbox may read or change.
+type canary struct {
+	path, secret string
+	hash         string
+}
+
+// plant makes a canary that every user of the host may read and write.
+func plant(t *testing.T, dir string) canary {
+	t.Helper()
+	place, err := os.MkdirTemp(dir, "glovebox-hostile-canary-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := removeAll(place); err != nil {
+			t.Error(err)
+		}
+	})
+	c := canary{path: filepath.Join(place, "canary"), secret: "secret-" + nonce()}
+	if err := errors.Join(os.WriteFile(c.path, []byte(c.secret), 0o666), os.Chmod(c.path, 0o666), os.Chmod(place, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	c.hash = hashOf(t, c.path)
+	return c
+}
+
+// intact tells whether the canary is as it was, alone in its directory.
+func (c canary) intact() bool {
+	data, err := os.ReadFile(c.path)
+	entries, derr := os.ReadDir(filepath.Dir(c.path))
+	return err == nil && derr == nil && string(data) == c.secret && len(entries) == 1
+}
+
+func hashOf(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// remains are what this run left on the host. Others use it as well, so only
+// what bears our names or lies in our groups counts.
+func remains(before leak.Snapshot) ([]string, error) {
+	left, err := leak.Since(before, 0)
+	for deadline := time.Now().Add(15 * time.Second); err == nil && len(ours(left)) > 0 && time.Now().Before(deadline); {
+		<-time.After(100 * time.Millisecond)
+		left, err = leak.Since(before, 0)
+	}
+	return ours(left), err
+}
+
+func ours(left []string) []string {
+	names := append(stores(), w.dir, w.token, "glovebox-hostile-"+strconv.Itoa(os.Getpid()))
+	return slices.DeleteFunc(slices.Clone(left), func(line string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(line, name) }) ||
+			strings.HasPrefix(line, "file "+w.dir+":") // the run's own, removed last
+	})
+}
+
+// stores are the prefixes of group names that this run's executors use.
+func stores() (out []string) {
+	files, _ := filepath.Glob(filepath.Join(w.dir, "*", "store"))
+	more, _ := filepath.Glob(filepath.Join(w.dir, "*", "*", "store"))
+	for _, f := range append(files, more...) {
+		if id, err := os.ReadFile(f); err == nil {
+			out = append(out, "glovebox-"+strings.TrimSpace(string(id))+"-")
+		}
+	}
+	return out
+}
