@@ -76,16 +76,49 @@ func (sb *Sandbox) connect(dial func(context.Context) (net.Conn, error), env map
 
 func initRequest(token string) envd.InitRequest { return envd.InitRequest{AccessToken: token} }
 
+// behind is how long the host's own end of a sandbox comes after the agent's.
+const behind = 2 * time.Second
+
 // watch arms the host's own end of the sandbox, behind the agent's.
 func (sb *Sandbox) watch() {
-	const behind = 2 * time.Second
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	sb.expiry = time.AfterFunc(time.Until(time.Unix(0, sb.deadline.Load()))+behind, func() {
-		ctx, cancel := cleanupContext()
-		defer cancel()
-		sb.destroy(ctx) //nolint:errcheck // the sweep tries again
-	})
+	sb.expiry = time.AfterFunc(time.Until(time.Unix(0, sb.deadline.Load()))+behind, sb.atDeadline)
+}
+
+// atDeadline ends the sandbox unless its deadline has been moved.
+func (sb *Sandbox) atDeadline() {
+	ctx, cancel := cleanupContext()
+	defer cancel()
+	if sb.keep && sb.postponed(ctx) {
+		return
+	}
+	sb.destroy(ctx) //nolint:errcheck // the sweep tries again
+}
+
+// postponed tells whether another process has moved the deadline of a kept
+// sandbox, and then waits for the new one. Where the journal cannot be read,
+// the agent's own deadline is left to it for a while.
+func (sb *Sandbox) postponed(ctx context.Context) bool {
+	wait := 10 * time.Second
+	if j, err := sb.ex.store.Journal(ctx); err == nil {
+		rec, err := j.Get(ctx, sb.id)
+		switch {
+		case errors.Is(err, backend.ErrNotFound):
+			return false
+		case err == nil && time.Until(rec.Deadline) <= 0:
+			return false
+		case err == nil:
+			sb.deadline.Store(rec.Deadline.UnixNano())
+			wait = time.Until(rec.Deadline)
+		}
+	}
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.expiry != nil {
+		sb.expiry.Reset(wait + behind)
+	}
+	return true
 }
 
 // ID implements backend.Sandbox.
@@ -209,7 +242,7 @@ func (sb *Sandbox) setDeadline(ctx context.Context, d time.Duration) error {
 	sb.deadline.Store(at.UnixNano())
 	sb.mu.Lock()
 	if sb.expiry != nil {
-		sb.expiry.Reset(d + 2*time.Second)
+		sb.expiry.Reset(d + behind)
 	}
 	sb.mu.Unlock()
 	if !sb.keep {
@@ -349,7 +382,9 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	}
 	sb.ex.drop(sb.id)
 	if err != nil {
-		sb.marker.Close() //nolint:errcheck // left for the sweep
+		if sb.marker != nil {
+			sb.marker.Close() //nolint:errcheck // left for the sweep
+		}
 		sb.derr = &backend.Error{
 			Op: "destroy", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err,
 			Fix: "the sweep tries again",
@@ -410,6 +445,9 @@ func (sb *Sandbox) release(ctx context.Context) error {
 	if sb.lease != nil {
 		sb.lease.Release() //nolint:errcheck // a lock that ends with us
 	}
+	if sb.marker == nil { // another process made it
+		return sb.ex.store.Remove(sb.id)
+	}
 	return sb.marker.Release()
 }
 
@@ -418,10 +456,13 @@ func (sb *Sandbox) forget() {
 	sb.mu.Lock()
 	if sb.expiry != nil {
 		sb.expiry.Stop()
+		sb.expiry = nil
 	}
 	sb.mu.Unlock()
 	sb.client.Close() //nolint:errcheck // the sandbox lives on
-	sb.marker.Close() //nolint:errcheck // the agent holds the lock
+	if sb.marker != nil {
+		sb.marker.Close() //nolint:errcheck // the agent holds the lock
+	}
 	if sb.lease != nil {
 		sb.lease.Close() //nolint:errcheck // the agent holds the lock
 	}

@@ -213,6 +213,20 @@ func (mk *Marker) Close() error {
 	return mk.lock.Close()
 }
 
+// Remove removes the marker of a sandbox of which nothing is left, whoever
+// holds its lock: its creator may still do so when another process ended it.
+// What is absent is fine.
+func (s *Store) Remove(id string) error {
+	if !backend.ValidID(id) {
+		return invalidID(id)
+	}
+	path := filepath.Join(s.dir, sandboxDir, id)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return diskError("remove the marker", path, err)
+	}
+	return nil
+}
+
 // Dead yields the markers whose owners are gone, each locked by the call, so
 // that no two sweeps handle the same one. The loop's body calls Release once
 // everything is cleaned up, else Close. A marker that cannot be looked at is
