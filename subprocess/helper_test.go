@@ -19,6 +19,9 @@ import (
 
 var builder testenv.Builder
 
+// envSoak is set for runs that may take long.
+const envSoak = "GLOVEBOX_TEST_SOAK"
+
 func TestMain(m *testing.M) {
 	if role := os.Getenv(envRole); role != "" {
 		os.Exit(play(role))

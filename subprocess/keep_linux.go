@@ -67,7 +67,13 @@ func (m *maker) ready(ctx context.Context, sb *Sandbox) error {
 	if err != nil {
 		return err
 	}
-	return j.Ready(ctx, m.id, sb.pid, start, receipt)
+	if err := j.Ready(ctx, m.id, sb.pid, start, receipt); err != nil {
+		return err
+	}
+	if _, err := m.hold.Write([]byte{1}); err != nil {
+		return fmt.Errorf("the agent has gone: %w", err)
+	}
+	return m.hold.Close()
 }
 
 // newToken is what callers of a kept sandbox's agent must show.

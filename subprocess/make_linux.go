@@ -46,6 +46,7 @@ type maker struct {
 	id     string
 	marker *state.Marker
 	mark   state.Mark
+	hold   *os.File // closed without a byte it ends a kept sandbox
 	lease  *state.UIDLease
 	token  string // of a kept sandbox's agent
 	undo   []func()
@@ -258,6 +259,12 @@ func (m *maker) groups(sb *Sandbox, s *start) error {
 		if m.lease != nil {
 			s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(dup(m.lease.File())))
 		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		s.cfg.ReadyFD, m.hold = s.add(r), w
+		m.undo = append(m.undo, func() { w.Close() }) //nolint:errcheck // on the way out
 	}
 	if !m.ex.host.groups.Usable() {
 		return nil

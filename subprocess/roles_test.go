@@ -44,7 +44,7 @@ func play(role string) int {
 	}
 	switch role {
 	case roleVictim:
-		victim(ctx, ex)
+		victim(ctx, ex, os.Getenv(envArg))
 	case roleFinder:
 		err = finder(ctx, ex, os.Getenv(envArg))
 	case roleIdle:
@@ -62,7 +62,7 @@ func play(role string) int {
 
 // victim makes, uses and destroys sandboxes, two at a time. It says which kept
 // ones are ready, and which it is about to destroy.
-func victim(ctx context.Context, ex *subprocess.Executor) {
+func victim(ctx context.Context, ex *subprocess.Executor, number string) {
 	var mu sync.Mutex
 	say := func(what, id string) {
 		mu.Lock()
@@ -82,7 +82,7 @@ func victim(ctx context.Context, ex *subprocess.Executor) {
 				if spec.Keep {
 					say("ready", sb.ID())
 				}
-				sb.Start(ctx, backend.Command{Args: []string{"sh", "-c", "setsid sleep 100 & sleep 100"}, Timeout: backend.UntilSandboxEnds})
+				sb.Start(ctx, backend.Command{Args: []string{"sh", "-c", "setsid sleep " + number + " & sleep " + number}, Timeout: backend.UntilSandboxEnds})
 				if spec.Keep && rand.IntN(3) == 0 {
 					continue
 				}

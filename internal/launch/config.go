@@ -59,6 +59,9 @@ type Config struct {
 	GroupFD int   `json:"group_fd,omitempty"`
 	// HoldFDs stay open and are not used: locks that live as long as the agent.
 	HoldFDs []int `json:"hold_fds,omitempty"`
+	// ReadyFD is a pipe from the creator of a sandbox that is to outlive it: a
+	// byte says that it may, and the pipe's end before that ends the agent.
+	ReadyFD int `json:"ready_fd,omitempty"`
 
 	Rlimits []Rlimit `json:"rlimits,omitempty"`
 	// MemoryWatch is the bytes above which the agent kills, where no cgroup

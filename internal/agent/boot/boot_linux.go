@@ -5,6 +5,7 @@ package boot
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,6 +61,9 @@ func run() error {
 		return err
 	}
 	ignoreSignals()
+	if cfg.ReadyFD > 0 {
+		go awaitReady(cfg.ReadyFD)
+	}
 	conn := os.NewFile(launch.ConnFD, "connection")
 	srv, fs, err := newServer(cfg, sb)
 	if err != nil {
@@ -83,6 +87,23 @@ func run() error {
 	}
 	_ = fs.Close()
 	return err
+}
+
+// awaitReady ends the agent, and so its pid namespace, when its creator does
+// before it has said that the sandbox is made.
+func awaitReady(fd int) {
+	var b [1]byte
+	for {
+		n, err := unix.Read(fd, b[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case n != 1:
+			os.Exit(1)
+		}
+		unix.Close(fd) //nolint:errcheck // nothing to do about it
+		return
+	}
 }
 
 // sayHello tells the launcher, over the pipe that only it reads and before any
@@ -123,7 +144,7 @@ func readConfig() (*launch.Config, error) {
 	if cfg.Protocol != launch.Protocol {
 		return nil, fmt.Errorf("this agent is of another build than its launcher (protocol %d, not %d): build both again", launch.Protocol, cfg.Protocol)
 	}
-	for _, fd := range append(append([]int{launch.ConnFD, cfg.GroupFD}, cfg.JoinFDs...), cfg.HoldFDs...) {
+	for _, fd := range append(append([]int{launch.ConnFD, cfg.GroupFD, cfg.ReadyFD}, cfg.JoinFDs...), cfg.HoldFDs...) {
 		if fd > 0 {
 			unix.CloseOnExec(fd)
 		}
