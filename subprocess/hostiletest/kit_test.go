@@ -93,7 +93,7 @@ func compiled(t *testing.T, source string) string {
 	t.Helper()
 	build, _ := compilers.LoadOrStore(source, sync.OnceValues(func() (string, error) {
 		out := filepath.Join(w.dir, strings.TrimSuffix(filepath.Base(source), ".c")+"-"+w.mode+".bin")
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		text, err := exec.CommandContext(ctx, "gcc", "-static", "-O1", "-o", out, source).CombinedOutput()
 		if err != nil {
@@ -121,7 +121,7 @@ func inherited(t *testing.T, fd int) *os.File {
 // openDir is a directory that every user can enter.
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(w.dir, "d")
+	dir, err := os.MkdirTemp(w.dir, "d") //nolint:usetesting // other users enter it
 	if err != nil {
 		t.Fatal(err)
 	}

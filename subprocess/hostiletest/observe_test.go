@@ -232,7 +232,7 @@ type canary struct {
 // plant makes a canary that every user of the host may read and write.
 func plant(t *testing.T, dir string) canary {
 	t.Helper()
-	place, err := os.MkdirTemp(dir, "glovebox-hostile-canary-")
+	place, err := os.MkdirTemp(dir, "glovebox-hostile-canary-") //nolint:usetesting // the place is what is tested
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,20 +3,16 @@
 package hostiletest_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -338,137 +334,4 @@ func (s *scene) outsider(spaces uintptr, uid int) *outcome {
 	}
 	out.said = parse(out.stdout, s.nonce)
 	return out
-}
-
-// parse finds the program's report in its output. What others write there lacks
-// the nonce.
-func parse(stdout []byte, nonce string) *report {
-	_, after, ok := bytes.Cut(stdout, []byte("RESULT "+nonce+" "))
-	if !ok {
-		return nil
-	}
-	line, _, _ := bytes.Cut(after, []byte("\n"))
-	var r report
-	if json.Unmarshal(line, &r) != nil || r.Nonce != nonce {
-		return nil
-	}
-	return &r
-}
-
-// report is what the program said; without it the attack did not happen.
-func (s *scene) report(o *outcome, where string) *report {
-	s.Helper()
-	if o.said == nil {
-		s.Fatalf("inconclusive: the program %s never reported; it ended with %s%d %v:\n%.1500s\n%.1500s",
-			where, o.exit, o.code, o.signal, o.stdout, o.stderr)
-	}
-	return o.said
-}
-
-// tries are the program's, checked for being errors of the kernel's and not of
-// the program.
-func (s *scene) tries(o *outcome, where string) map[string]string {
-	s.Helper()
-	r := s.report(o, where)
-	if len(r.Tries) == 0 {
-		s.Fatalf("the program %s tried nothing", where)
-	}
-	for name, how := range r.Tries {
-		if how != "ok" && !strings.HasPrefix(how, "E") && !strings.HasPrefix(how, "SIG") && !strings.HasPrefix(how, "no ") {
-			s.Errorf("the program is wrong: %s %s: %s", name, where, how)
-		}
-	}
-	return r.Tries
-}
-
-// blocked demands that nothing worked inside.
-func (s *scene) blocked(o *outcome) {
-	s.Helper()
-	tries := s.tries(o, "inside")
-	for _, name := range slices.Sorted(maps.Keys(tries)) {
-		if tries[name] == "ok" {
-			s.Errorf("open: %s works inside", name)
-		}
-	}
-}
-
-// discriminates demands that what failed inside works outside.
-func (s *scene) discriminates(in *outcome, tries map[string]string) {
-	s.Helper()
-	var weak []string
-	strong := 0
-	for _, name := range slices.Sorted(maps.Keys(in.said.Tries)) {
-		if tries[name] == "ok" {
-			strong++
-		} else if tries[name] != "" {
-			weak = append(weak, fmt.Sprintf("%s (outside: %s)", name, tries[name]))
-		}
-	}
-	if len(weak) > 0 {
-		s.Logf("not discriminating here: %s", strings.Join(weak, ", "))
-	}
-	for _, name := range s.a.control.shows {
-		if w.mode == modeRoot && tries[name] != "ok" {
-			s.Errorf("inconclusive: %s does not work outside either: %s", name, tries[name])
-		}
-	}
-	if strong > 0 {
-		return
-	}
-	if s.a.control.fact != "" {
-		s.Skipf("inconclusive: %s", s.a.control.fact)
-	}
-	s.Error("inconclusive: nothing of it works outside either")
-}
-
-// watched collects output and tells when something was said.
-type watched struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	want []byte
-	seen chan struct{}
-}
-
-// watchedMax bounds what is kept of an output.
-const watchedMax = 1 << 20
-
-func (o *watched) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.buf.Write(p[:min(len(p), max(watchedMax-o.buf.Len(), 0))])
-	if o.want != nil && bytes.Contains(o.buf.Bytes(), o.want) {
-		close(o.seen)
-		o.want = nil
-	}
-	return len(p), nil
-}
-
-func (o *watched) bytes() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return bytes.Clone(o.buf.Bytes())
-}
-
-// saying waits until text was written, or p has ended without it.
-func (o *watched) saying(text string, p backend.Process) bool {
-	o.mu.Lock()
-	if bytes.Contains(o.buf.Bytes(), []byte(text)) {
-		o.mu.Unlock()
-		return true
-	}
-	seen := make(chan struct{})
-	o.want, o.seen = []byte(text), seen
-	o.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	go func() {
-		_, _ = p.Wait(ctx)
-		cancel()
-	}()
-	select {
-	case <-seen:
-		return true
-	case <-ctx.Done():
-		return bytes.Contains(o.bytes(), []byte(text))
-	}
 }
