@@ -210,6 +210,12 @@ func (ex *Executor) takeUp(ctx context.Context, rec state.Record) (*Sandbox, err
 	defer cancel()
 	if _, err := sb.client.Hello(hctx); err != nil {
 		sb.client.Close() //nolint:errcheck // on the way out
+		// One that was being destroyed just now.
+		gctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if waitGone(gctx, sb.pid, sb.start) == nil {
+			return nil, fail(backend.ErrNotFound, errors.New("it has ended"))
+		}
 		return nil, err
 	}
 	return sb, nil
