@@ -110,7 +110,7 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	if err := m.ready(ctx, sb); err != nil {
 		return nil, err
 	}
-	sb.watch() //nolint:contextcheck // the sandbox outlives the caller's context
+	sb.watch()
 	return sb, nil
 }
 

@@ -120,7 +120,7 @@ func checkHost(t *testing.T, h *harness, before leak.Snapshot) {
 // for.
 func orphan(entry string) bool {
 	var pid int
-	if n, _ := fmt.Sscanf(entry, "process %d ", &pid); n != 1 { //nolint:errcheck // 0 is no process
+	if n, _ := fmt.Sscanf(entry, "process %d ", &pid); n != 1 {
 		return false
 	}
 	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
@@ -175,10 +175,10 @@ func processesOf(t testing.TB, id string) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		more, _ := filepath.Glob("/sys/fs/cgroup/" + deep + "glovebox-*-" + id + "/*/cgroup.procs") //nolint:errcheck // the same pattern
+		more, _ := filepath.Glob("/sys/fs/cgroup/" + deep + "glovebox-*-" + id + "/*/cgroup.procs")
 		for _, f := range append(files, more...) {
-			data, _ := os.ReadFile(f) //nolint:errcheck // groups come and go
-			for _, s := range strings.Fields(string(data)) {
+			data, _ := os.ReadFile(f)
+			for s := range strings.FieldsSeq(string(data)) {
 				if pid, err := strconv.Atoi(s); err == nil && !slices.Contains(pids, pid) {
 					pids = append(pids, pid)
 				}
@@ -215,7 +215,7 @@ func parent(pid int) int {
 		return 0
 	}
 	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	n, _ := strconv.Atoi(f[1]) //nolint:errcheck // 0 is nobody
+	n, _ := strconv.Atoi(f[1])
 	return n
 }
 

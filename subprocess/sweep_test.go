@@ -65,11 +65,11 @@ func killASupervisor(t *testing.T, h *harness, after time.Duration) int {
 	}()
 	said := []string{<-lines} // it has begun
 	<-time.After(after)
-	cmd.Process.Kill() //nolint:errcheck // Wait tells
+	cmd.Process.Kill()
 	for line := range lines {
 		said = append(said, line)
 	}
-	cmd.Wait() //nolint:errcheck // it was killed
+	cmd.Wait()
 	var ready, ending []string
 	for _, line := range said {
 		switch what, id, _ := strings.Cut(line, " "); what {
@@ -120,7 +120,7 @@ func killASupervisor(t *testing.T, h *harness, after time.Duration) int {
 	}
 	var groups []string
 	for _, deep := range []string{"", "*/", "*/*/", "*/*/*/"} {
-		g, _ := filepath.Glob("/sys/fs/cgroup/" + deep + "glovebox-" + storeID(t, h.cfg.StateDir) + "-*") //nolint:errcheck // the pattern is ours
+		g, _ := filepath.Glob("/sys/fs/cgroup/" + deep + "glovebox-" + storeID(t, h.cfg.StateDir) + "-*")
 		groups = append(groups, g...)
 	}
 	if rest := append(left(t, h.cfg), groups...); len(rest) != 0 {
@@ -163,7 +163,7 @@ func TestSweep_byAnotherProcessThatRunsOn(t *testing.T) {
 			sh(t, sb, "true").succeed(t)
 			destroy(t, sb)
 		}
-		in.Close() //nolint:errcheck // its end is what it waits for
+		in.Close()
 		if err := idle.Wait(); err != nil {
 			t.Error(err)
 		}

@@ -81,7 +81,7 @@ func ownBootID(root string) error {
 		return fmt.Errorf("boot id: %w", err)
 	}
 	file := filepath.Join(root, ".boot_id")
-	if err := os.WriteFile(file, id, 0o444); err != nil { //nolint:gosec // public
+	if err := os.WriteFile(file, id, 0o444); err != nil {
 		return fmt.Errorf("boot id: %w", err)
 	}
 	if err := unix.Mount(file, filepath.Join(random, "boot_id"), "", unix.MS_BIND, ""); err != nil {

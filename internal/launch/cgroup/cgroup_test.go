@@ -67,7 +67,7 @@ func newGroup(t *testing.T, l Limits) (*Group, Host) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) //nolint:usetesting // t.Context is over in a cleanup
 		defer cancel()
 		if err := g.Remove(ctx); err != nil {
 			t.Error(err)
