@@ -78,7 +78,7 @@ func agentBinary(t testing.TB) string {
 	t.Helper()
 	path := builder.Build(t, "cmd/glovebox-agent")
 	if os.Getenv(testenv.EnvBin) == "" {
-		os.Setenv(testenv.EnvBin, strings.TrimSuffix(path, "/glovebox-agent")) //nolint:usetesting,errcheck // the same for all tests of this process
+		os.Setenv(testenv.EnvBin, strings.TrimSuffix(path, "/glovebox-agent")) //nolint:usetesting // the same for all tests of this process
 	}
 	return path
 }
