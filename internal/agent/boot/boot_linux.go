@@ -48,8 +48,9 @@ func run() error {
 	runtime.LockOSThread()
 	// E2B's files and directories have the modes of this mask.
 	unix.Umask(0o022)
-	// An agent holds little and lives in a small reserve: collect often.
-	debug.SetGCPercent(50)
+	// An agent lives in a small reserve; what its start leaves behind is not
+	// worth a collection in the middle of it.
+	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(48 << 20)
 	cfg, err := readConfig()
 	if err != nil {
@@ -80,6 +81,7 @@ func run() error {
 	if err := sayHello(cfg, sb); err != nil {
 		return err
 	}
+	debug.SetGCPercent(50) // from here on it should stay small
 	err = serve(cfg, srv, conn)
 	// What still runs is killed here where no pid namespace does it.
 	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
