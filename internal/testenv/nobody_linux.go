@@ -61,7 +61,12 @@ func nobodysCopy(t *testing.T) string {
 	}
 	dir := openDir(t)
 	path := filepath.Join(dir, filepath.Base(exe))
-	if err := os.WriteFile(path, data, 0o755); err != nil {
+	// A child forked meanwhile would hold the copy open for writing, and what is
+	// written to cannot be executed.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(path, data, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path

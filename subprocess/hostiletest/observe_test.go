@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,29 +31,26 @@ type box struct {
 	group    string // its cgroups' name; "" where it has none
 }
 
-// creating keeps creations apart, so that the new agent is the new sandbox's.
-var creating sync.Mutex
-
 // newBox makes a sandbox and destroys it when the test ends; then nothing of
 // its pid namespace may be left after a second.
 func newBox(t *testing.T, spec backend.Spec) *box {
 	t.Helper()
-	creating.Lock()
-	defer creating.Unlock()
-	before := agents()
 	sb, err := w.ex.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &box{Sandbox: sb}
 	t.Cleanup(func() { b.end(t) })
+	// No attack has run yet, so the sandbox may say which namespace is its own.
+	exit, out := runIn(t, b, "readlink /proc/self/ns/pid")
+	b.pidns = strings.TrimSpace(out)
 	for _, pid := range agents() {
-		if !slices.Contains(before, pid) {
+		if pidNamespace(pid) == b.pidns {
 			b.agentPID = pid
 		}
 	}
-	if b.pidns = pidNamespace(b.agentPID); b.pidns == "" || b.pidns == pidNamespace(os.Getpid()) {
-		t.Fatalf("the agent %d of the new sandbox is in the pid namespace %q", b.agentPID, b.pidns)
+	if b.agentPID == 0 || b.pidns == pidNamespace(os.Getpid()) {
+		t.Fatalf("no agent of ours is in the new sandbox's pid namespace %q (%s)", b.pidns, exit)
 	}
 	if w.mode == modeRoot {
 		b.group = groupOf(t, "pids", sb.ID())
