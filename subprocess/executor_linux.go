@@ -220,12 +220,13 @@ func (ex *Executor) agent() (*os.File, error) {
 
 // etc is the prepared /etc of sandboxes made of the host's files. As root it
 // lies where a sandbox's uids can reach it, otherwise in the state directory.
-func (ex *Executor) etc(home, hostname string) (string, error) {
+// It stays while hold, which the caller closes, or a copy of it is open.
+func (ex *Executor) etc(home, hostname string) (dir string, hold *os.File, err error) {
 	cache := ex.store.Dir()
 	if ex.host.mode == launch.ModeMapped {
 		cache = filepath.Join(state.RunDir, "etc")
 		if err := state.SecureDir(cache, 0o755); err != nil {
-			return "", err
+			return "", nil, err
 		}
 	}
 	ex.mu.Lock()

@@ -186,11 +186,12 @@ func (m *maker) config(s *start) (launch.Config, error) {
 		}
 	}
 	if cfg.Root.Dir == "" && (mode == launch.ModeMapped || mode == launch.ModeSingle) {
-		etc, err := m.ex.etc(cfg.Root.Home, cfg.Hostname)
+		etc, hold, err := m.ex.etc(cfg.Root.Home, cfg.Hostname)
 		if err != nil {
 			return cfg, err
 		}
 		cfg.Root.Etc = etc
+		cfg.HoldFDs = append(cfg.HoldFDs, s.add(hold))
 	}
 	if mode == launch.ModeRestricted || mode == launch.ModePlain {
 		cfg.Scratch.Dir = filepath.Join(m.runDir(), "home")
