@@ -79,9 +79,14 @@ func TestAttack_forkBomb(t *testing.T) {
 	if l := r.lines(); len(l) > 1 {
 		_, _ = fmt.Sscanf(l[1], "refused after %d children", &made) // 0 is judged below
 	}
-	// Its children make some of them, but never more than the limit.
-	if made < 4 || made > 64 {
+	// Its children make most of them, on a busy machine nearly all, but never
+	// more than the limit.
+	if made < 1 || made > 64 {
 		t.Errorf("the attack itself did not work, or the limit did not hold:\n%s", r.Stdout.Text)
+	}
+	// Where the kernel counts them it says how many there were at once.
+	if n := r.Exit.Usage.PeakProcesses; n != 0 && (n < 32 || n > 64) {
+		t.Errorf("%d processes at once, of 64 allowed", n)
 	}
 	if left := alive(t, mark); len(left) > 0 {
 		t.Errorf("processes %q are left", left)
