@@ -19,7 +19,7 @@ func TestPrepareEtc_staysWhileItIsHeld(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { hold.Close() }) //nolint:errcheck // it may be closed
+		t.Cleanup(func() { hold.Close() })
 		return dir, hold
 	}
 	one, hold := prepare("one")
@@ -32,7 +32,7 @@ func TestPrepareEtc_staysWhileItIsHeld(t *testing.T) {
 			t.Errorf("%s: %q %v", dir, data, err)
 		}
 	}
-	h2.Close() //nolint:errcheck // read side
+	h2.Close()
 	prepare("third")
 	if _, err := os.Stat(other); err == nil {
 		t.Error("one that nobody holds is kept")
@@ -40,7 +40,7 @@ func TestPrepareEtc_staysWhileItIsHeld(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(one, "hosts")); err != nil {
 		t.Error("one that is held is gone")
 	}
-	hold.Close() //nolint:errcheck // read side
+	hold.Close()
 }
 
 func TestPrepareEtc_byManyAtOnce(t *testing.T) {
@@ -58,7 +58,7 @@ func TestPrepareEtc_byManyAtOnce(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(dir, "hosts")); err != nil {
 					t.Error(err)
 				}
-				hold.Close() //nolint:errcheck // read side
+				hold.Close()
 			}
 		})
 	}

@@ -78,7 +78,7 @@ func medians(b *testing.B, names []string, measure ...func() error) {
 }
 
 func bare(args ...string) func() error {
-	return func() error { return exec.Command(args[0], args[1:]...).Run() } //nolint:noctx // ends by itself
+	return func() error { return exec.Command(args[0], args[1:]...).Run() }
 }
 
 func succeed(exit backend.Exit, err error) error {
@@ -199,7 +199,7 @@ func BenchmarkOutput(b *testing.B) {
 	}
 	medians(b, []string{"pipe", "warm"},
 		func() error {
-			cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // ends by itself
+			cmd := exec.Command(args[0], args[1:]...)
 			cmd.Stdout = &counter{}
 			return cmd.Run()
 		},
