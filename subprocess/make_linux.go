@@ -97,12 +97,12 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 		return nil, err
 	}
 	// While a copy of its end is open here, an agent's end would not be noticed.
-	s.conn.Close() //nolint:errcheck // the child has its own
-	m.undo = append(m.undo, func() { p.kill(); <-p.done })
+	s.conn.Close()                                                          //nolint:errcheck // the child has its own
+	m.undo = append(m.undo, func() { p.kill(); <-p.done; p.pidfd.Close() }) //nolint:errcheck // on the way out
 	sb.proc, sb.pid = p, p.pid
 	sb.deadline.Store(time.Now().Add(m.spec.Lifetime).UnixNano())
 	sb.connect(dial, s.cfg.Env)
-	m.undo = append(m.undo, func() { sb.client.Close() }) //nolint:errcheck // on the way out
+	m.undo = append(m.undo, sb.disconnect)
 	if err := m.handshake(ctx, sb); err != nil {
 		return nil, err
 	}
