@@ -23,7 +23,7 @@ func notHere(p subprocess.Privilege) []string {
 	if p == subprocess.PrivilegeUserns { // where only one uid exists
 		out = append(out,
 			"test_chown_without_permission", // EINVAL for another uid, not EPERM
-			"test_user", "test_group", // the same
+			"test_user", "test_group",       // the same
 			"test_prlimit", "test_set_get_priority", // other processes' limits and priorities may be the agent's
 		)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Nobody is the uid and gid of AsNobody.
@@ -30,7 +31,7 @@ func AsNobody(t *testing.T) (done bool) {
 	}
 	exe := nobodysCopy(t)
 	home := nobodysHome(t)
-	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+timeLeft(t))
 	cmd.Dir = home
 	cmd.Env = append(withoutUser(os.Environ()), EnvNobody+"=1", "HOME="+home, "TMPDIR="+home,
 		"XDG_STATE_HOME="+filepath.Join(home, "state"), "XDG_RUNTIME_DIR="+home)
@@ -45,6 +46,17 @@ func AsNobody(t *testing.T) (done bool) {
 		t.Fatalf("as uid %d the test did not run:\n%s", Nobody, out)
 	}
 	return true
+}
+
+// timeLeft is what the calling test's own limit leaves, less a moment for its
+// report; five minutes when it has none.
+func timeLeft(t *testing.T) string {
+	t.Helper()
+	left := 5 * time.Minute
+	if deadline, ok := t.Deadline(); ok {
+		left = max(time.Until(deadline)-5*time.Second, time.Second)
+	}
+	return left.String()
 }
 
 // nobodysCopy is a copy of this binary where every user can run it: the

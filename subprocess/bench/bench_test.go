@@ -7,6 +7,7 @@ package bench_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -113,6 +114,31 @@ func BenchmarkCommand(b *testing.B) {
 			)
 		})
 	}
+}
+
+// BenchmarkClients: eight clients at a time, each with a sandbox for every
+// program; the ratio is that of the programs' rates, turned round.
+func BenchmarkClients(b *testing.B) {
+	args := []string{"/usr/bin/python3", "-c", "print(1)"}
+	if _, err := os.Stat(args[0]); err != nil {
+		b.Skip(err)
+	}
+	ex := open(b)
+	eight := func(one func() error) func() error {
+		return func() error {
+			var wg sync.WaitGroup
+			errs := make([]error, 8)
+			for i := range errs {
+				wg.Go(func() { errs[i] = one() })
+			}
+			wg.Wait()
+			return errors.Join(errs...)
+		}
+	}
+	medians(b, []string{"bare", "cold"}, eight(bare(args...)), eight(func() error {
+		res, err := backend.Run(b.Context(), ex, backend.RunSpec{Command: backend.Command{Args: args}})
+		return succeed(res.Exit, err)
+	}))
 }
 
 // BenchmarkCreate: how long a sandbox takes to be made and to be gone, one at a
