@@ -74,7 +74,7 @@ func TestSoak_cpython(t *testing.T) {
 		t.Skip("takes minutes; " + envSoak + " is not set")
 	}
 	inModes(t, namespaced, func(t *testing.T, h *harness) {
-		for _, file := range strings.Fields("test_subprocess test_threading test_signal test_socket test_selectors test_multiprocessing_fork test_asyncio " +
+		for file := range strings.FieldsSeq("test_subprocess test_threading test_signal test_socket test_selectors test_multiprocessing_fork test_asyncio " +
 			"test_io test_zipfile test_tarfile test_ssl test_faulthandler test_concurrent_futures test_venv test_queue test_datetime test_decimal test_fork1 test_wait4") {
 			pythonTests(t, h, file)
 		}

@@ -26,18 +26,31 @@ import (
 // thread that visits a sandbox's cgroups must be nobody else's meanwhile.
 type launcher struct {
 	work chan func()
+	busy chan struct{} // closed when a thread was found
 	wg   sync.WaitGroup
 }
 
 func newLauncher() *launcher {
-	l := &launcher{work: make(chan func())}
-	l.wg.Go(func() {
-		runtime.LockOSThread()
-		for f := range l.work {
-			f()
-		}
-	})
+	l := &launcher{work: make(chan func()), busy: make(chan struct{})}
+	l.wg.Go(l.loop)
 	return l
+}
+
+func (l *launcher) loop() {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// Not the main thread: for the kernel its groups are the process's, which
+		// would be charged to the sandbox.
+		l.wg.Go(l.loop) // starts on another, since this one is taken
+		for range l.busy {
+		}
+		runtime.UnlockOSThread()
+		return
+	}
+	close(l.busy)
+	for f := range l.work {
+		f()
+	}
 }
 
 // do runs f on the launcher's thread.

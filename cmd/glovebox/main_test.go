@@ -172,7 +172,7 @@ func TestRun_badInput(t *testing.T) {
 	if r := g.run("run", "-q", "--", "head", "-c", "300000", "/dev/zero"); r.code != 0 || len(r.out) != 300000 {
 		t.Errorf("binary output: code %d, %d bytes", r.code, len(r.out))
 	}
-	if r := g.run("run", "-q", "--", "head", "-c", "200000000", "/dev/zero"); r.code != 0 || len(r.out) != 200000000 {
+	if r := g.run("run", "-q", "--timeout", "50s", "--", "head", "-c", "200000000", "/dev/zero"); r.code != 0 || len(r.out) != 200000000 {
 		t.Errorf("much output: code %d, %d bytes", r.code, len(r.out))
 	}
 	g.in = "in\x00put"

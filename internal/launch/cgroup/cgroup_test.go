@@ -16,6 +16,85 @@ import (
 	"time"
 )
 
+// onMain runs functions on the process's main thread.
+var onMain = make(chan func())
+
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	ended := make(chan int)
+	go func() { ended <- m.Run() }()
+	for {
+		select {
+		case f := <-onMain:
+			f()
+		case code := <-ended:
+			os.Exit(code)
+		}
+	}
+}
+
+// While the main thread visits a sandbox, /proc/self/cgroup says that the
+// process is in it, and the sandbox's groups that the process is there.
+func TestGroup_mainThreadOnAVisit(t *testing.T) { // not in parallel: the main thread is one
+	mine, h := newGroup(t, Limits{})
+	if len(h.V1) == 0 {
+		t.Skip("no v1 hierarchies here")
+	}
+	entered, leave := make(chan error), make(chan struct{})
+	onMain <- func() {
+		back, err := mine.Enter()
+		entered <- err
+		if err != nil {
+			return
+		}
+		<-leave
+		entered <- back()
+	}
+	if err := <-entered; err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(mine.Procs(), os.Getpid()) || !mine.holds(os.Getpid()) {
+		t.Error("the main thread is not there")
+	}
+	other, err := Detect("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := other.New(mine.name+"-2", Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, _ := os.ReadFile("/proc/thread-self/cgroup")
+	back, err := second.Enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	during, _ := os.ReadFile("/proc/thread-self/cgroup")
+	// With no v2 group left the kill goes by process numbers.
+	_ = os.Remove(filepath.Join(h.V2, mine.name, "user"))
+	_ = os.Remove(filepath.Join(h.V2, mine.name, "agent"))
+	_ = os.Remove(filepath.Join(h.V2, mine.name))
+	mine.Kill()
+	if err := back(); err != nil {
+		t.Error(err)
+	}
+	if after, _ := os.ReadFile("/proc/thread-self/cgroup"); string(after) != string(before) || string(during) == string(before) {
+		t.Errorf("before: %s\nduring: %s\nafter: %s", before, during, after)
+	}
+	close(leave)
+	if err := <-entered; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := second.Remove(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestParseMount(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

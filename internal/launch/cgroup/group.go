@@ -166,6 +166,10 @@ func mkdir(dir string) error {
 // groups; a process it forks is born there. leave puts the thread back and must
 // be called. The v2 group is entered by descriptor (AgentDir), at birth.
 func (g *Group) Enter() (leave func() error, err error) {
+	homes, err := g.host.homes()
+	if err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
 	var back []string // the thread's own groups
 	leave = func() error {
 		var first error
@@ -181,10 +185,14 @@ func (g *Group) Enter() (leave func() error, err error) {
 		if dir == "" {
 			continue
 		}
+		home, ok := homes[c]
+		if !ok {
+			return nil, errors.Join(fmt.Errorf("cgroup: this thread's %s group is not known", c), leave())
+		}
 		if err := writeSelf(filepath.Join(dir, g.name, "tasks")); err != nil {
 			return nil, errors.Join(fmt.Errorf("cgroup: enter %s: %w", c, err), leave())
 		}
-		back = append(back, filepath.Join(g.host.home[c], "tasks"))
+		back = append(back, filepath.Join(home, "tasks"))
 	}
 	return leave, nil
 }

@@ -34,9 +34,12 @@ type Host struct {
 	V2 string
 	// Controllers that V2 can give its groups.
 	Controllers []string
-	// home maps a v1 controller to the directory of this process's own group.
-	home map[string]string
+	// mounts says where the hierarchies of V1 are mounted.
+	mounts map[string]mount
 }
+
+// mount is where a hierarchy, or the part of it below root, is mounted.
+type mount struct{ point, root string }
 
 // controllers are those that limits need.
 var controllers = []string{"memory", "pids", "cpu"} //nolint:gochecknoglobals // a constant table
@@ -52,11 +55,7 @@ func Detect(parent string) (Host, error) {
 		return Host{}, fmt.Errorf("cgroup: %w", err)
 	}
 	defer mounts.Close() //nolint:errcheck // read side
-	own, err := ownGroups()
-	if err != nil {
-		return Host{}, err
-	}
-	h := Host{V1: map[string]string{}, home: map[string]string{}}
+	h := Host{V1: map[string]string{}, mounts: map[string]mount{}}
 	sc := bufio.NewScanner(mounts)
 	for sc.Scan() {
 		root, point, fstype, super, ok := parseMount(sc.Text())
@@ -73,7 +72,7 @@ func Detect(parent string) (Host, error) {
 				if _, have := h.V1[c]; !have && slices.Contains(super, c) {
 					if dir := join(point, root, parent, root); writable(dir) {
 						h.V1[c] = dir
-						h.home[c] = join(point, root, "", own[c])
+						h.mounts[c] = mount{point, root}
 					}
 				}
 			}
@@ -115,22 +114,27 @@ func parseMount(line string) (root, point, fstype string, super []string, ok boo
 	return f[3], f[4], g[0], strings.Split(g[2], ","), true
 }
 
-// ownGroups maps each v1 controller to the group this process is in.
-func ownGroups() (map[string]string, error) {
-	data, err := os.ReadFile("/proc/self/cgroup")
+// homes maps each v1 controller to the directory of the group that the calling
+// thread is in. The thread's and not the process's: what /proc/self tells is
+// the main thread's, which may be on a visit to a sandbox just now.
+func (h Host) homes() (map[string]string, error) {
+	data, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {
-		return nil, fmt.Errorf("cgroup: %w", err)
+		return nil, err
 	}
-	own := map[string]string{}
+	homes := map[string]string{}
 	for line := range strings.Lines(string(data)) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) == 3 {
-			for c := range strings.SplitSeq(parts[1], ",") {
-				own[c] = parts[2]
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for c := range strings.SplitSeq(parts[1], ",") {
+			if m, ok := h.mounts[c]; ok {
+				homes[c] = join(m.point, m.root, "", parts[2])
 			}
 		}
 	}
-	return own, nil
+	return homes, nil
 }
 
 // Has tells whether limits of a controller can be set, and by which version.

@@ -141,8 +141,36 @@ func (g *Group) Kill() {
 		}
 	}
 	for _, pid := range g.Procs() {
-		unix.Kill(pid, unix.SIGKILL) //nolint:errcheck // gone is what we want
+		g.killOne(pid)
 	}
+}
+
+// killOne kills a process that was in the sandbox's groups. A process is listed
+// as well when only a thread of it is there, as one that starts a sandbox is
+// for a moment; and its number may be another's by now.
+func (g *Group) killOne(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // gone
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing to do about it
+	if pid != os.Getpid() && g.holds(pid) {
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) //nolint:errcheck // gone is what we want
+	}
+}
+
+// holds tells whether the main thread of pid is in the sandbox's groups.
+func (g *Group) holds(pid int) bool {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.Contains(strings.TrimSuffix(line, "\n")+"/", "/"+g.name+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // Procs lists the processes in the sandbox's groups, by the host's numbers.

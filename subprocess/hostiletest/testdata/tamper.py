@@ -61,6 +61,7 @@ def mount(*args):
 def mounts():
     os.umask(0)
     target = tempfile.mkdtemp(prefix="target-" + probe.NONCE, dir="/tmp")
+    parent = os.open("/tmp", os.O_RDONLY | os.O_DIRECTORY)
     for d in ("at", "lower", "upper", "work", "merged"):
         os.makedirs(os.path.join(target, d))
     base, target = target, target + "/at"
@@ -95,7 +96,13 @@ def mounts():
     # What a container's escape of 2022 did.
     apart("release_agent", lambda: os.close(os.open("/sys/fs/cgroup/memory/release_agent", os.O_WRONLY)))
     apart("pivot_root", lambda: syscall(155, target.encode(), target.encode()), ("EINVAL", "EBUSY"))
-    shutil.rmtree(base, ignore_errors=True)
+    # Where it worked, the root is another by now, for this process as well.
+    os.fchdir(parent)
+    name = os.path.basename(base)
+    for d in ("at", "upper", "merged"):
+        while probe.LIBC.umount2((name + "/" + d).encode(), 2) == 0:
+            pass
+    shutil.rmtree(name, ignore_errors=True)
     probe.report()
 
 

@@ -127,9 +127,11 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	var wg sync.WaitGroup
+	told := false
 	wg.Go(func() {
 		select {
 		case s := <-stops:
+			told = true
 			sig, _ := s.(syscall.Signal)
 			cancel(&signalError{sig})
 		case <-ctx.Done():
@@ -138,6 +140,9 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	return ctx, func() {
 		cancel(nil)
 		wg.Wait()
+		if told {
+			return // until the program exits, a second signal must not kill it
+		}
 		signal.Stop(stops)
 		signal.Stop(pipes)
 	}
