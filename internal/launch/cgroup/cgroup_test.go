@@ -19,7 +19,7 @@ import (
 // onMain runs functions on the process's main thread.
 var onMain = make(chan func())
 
-func init() { runtime.LockOSThread() }
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // nothing later runs on the main thread for certain
 
 func TestMain(m *testing.M) {
 	ended := make(chan int)
