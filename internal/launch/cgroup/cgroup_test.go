@@ -16,22 +16,22 @@ import (
 	"time"
 )
 
-// onMain runs functions on the process's main thread.
-var onMain = make(chan func())
-
-func init() { runtime.LockOSThread() } //nolint:gochecknoinits // nothing later runs on the main thread for certain
-
-func TestMain(m *testing.M) {
-	ended := make(chan int)
-	go func() { ended <- m.Run() }()
-	for {
-		select {
-		case f := <-onMain:
-			f()
-		case code := <-ended:
-			os.Exit(code)
+// onMain runs f on the process's main thread, in the background.
+func onMain(f func()) {
+	found := make(chan struct{})
+	var try func()
+	try = func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if syscall.Gettid() != os.Getpid() {
+			go try() // on another thread, since this one is taken
+			<-found
+			return
 		}
+		close(found)
+		f()
 	}
+	go try()
 }
 
 // While the main thread visits a sandbox, /proc/self/cgroup says that the
@@ -42,7 +42,7 @@ func TestGroup_mainThreadOnAVisit(t *testing.T) { // not in parallel: the main t
 		t.Skip("no v1 hierarchies here")
 	}
 	entered, leave := make(chan error), make(chan struct{})
-	onMain <- func() {
+	onMain(func() {
 		back, err := mine.Enter()
 		entered <- err
 		if err != nil {
@@ -50,7 +50,7 @@ func TestGroup_mainThreadOnAVisit(t *testing.T) { // not in parallel: the main t
 		}
 		<-leave
 		entered <- back()
-	}
+	})
 	if err := <-entered; err != nil {
 		t.Fatal(err)
 	}
