@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,12 +40,12 @@ func groupLine() string { return fmt.Sprintf("user:x:%d:", UserUID) }
 
 // imageFiles are the files that are mounted over an image's own: its accounts
 // with user among them, and those that name the machine.
-func imageFiles(etc string, cfg *Config) map[string][]byte {
+func imageFiles(image *fileTree, cfg *Config) map[string][]byte {
 	files := machineFiles(cfg.Hostname)
-	if data, err := copySmall(filepath.Join(etc, "passwd")); err == nil {
+	if data, err := image.read("etc/passwd"); err == nil {
 		files["passwd"] = []byte(withLine(string(data), "user:", userLine(cfg.Root.Home)))
 	}
-	if data, err := copySmall(filepath.Join(etc, "group")); err == nil {
+	if data, err := image.read("etc/group"); err == nil {
 		files["group"] = []byte(withLine(string(data), "user:", groupLine()))
 	}
 	return files
@@ -63,22 +64,21 @@ func withLine(text, prefix, line string) string {
 	return text + line + "\n"
 }
 
-// etcTree copies the mount of the sandbox's /etc: the prepared one, or an
+// etcTree copies the mount of the sandbox's /etc: the prepared one, or the
 // image's own with files to be mounted over it.
-func etcTree(cfg *Config) (*tree, map[string][]byte, error) {
-	source, files := cfg.Root.Etc, map[string][]byte(nil)
-	if cfg.Root.Dir != "" {
-		source = filepath.Join(cfg.Root.Dir, "etc")
-		if st, err := os.Lstat(source); err != nil || !st.IsDir() {
-			return nil, nil, fmt.Errorf("root file system: no etc in it")
+func etcTree(cfg *Config, image *fileTree) (*tree, map[string][]byte, error) {
+	if cfg.Root.Dir == "" {
+		t, err := openTree(cfg.Root.Etc, "etc")
+		if err != nil {
+			return nil, nil, errno(err)
 		}
-		files = imageFiles(source, cfg)
+		return &t, nil, nil
 	}
-	t, err := openTree(source, "etc")
-	if err != nil {
-		return nil, nil, errno(err)
+	t, _, err := image.mount("etc")
+	if err != nil || t.fd == 0 {
+		return nil, nil, errors.New("root file system: no etc in it")
 	}
-	return &t, files, nil
+	return &t, imageFiles(image, cfg), nil
 }
 
 // coverEtc mounts files over an image's own, where it has them.
@@ -86,7 +86,7 @@ func coverEtc(root string, files map[string][]byte) error {
 	if len(files) == 0 {
 		return nil
 	}
-	store := filepath.Join(root, ".etc")
+	store := filepath.Join(root, etcName)
 	if err := os.Mkdir(store, 0o755); err != nil {
 		return err
 	}

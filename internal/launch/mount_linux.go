@@ -28,27 +28,41 @@ func OpenTree(source string) (*os.File, error) {
 	return os.NewFile(uintptr(t.fd), source), nil
 }
 
-// openTree copies the mount at source with everything below it and makes it
-// read-only, without devices and without set-user-id bits.
+// treeAttrs are what a part of the host gets when it is shown: read-only,
+// without devices and without set-user-id bits.
+const treeAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+
+// openTree copies the mount at source with everything below it and gives it
+// treeAttrs.
 func openTree(source, target string) (tree, error) {
-	return openTreeAttr(source, target, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, true)
+	return openTreeAttr(source, target, treeAttrs, true)
 }
 
 func openTreeAttr(source, target string, attrs uint64, recursive bool) (tree, error) {
+	return cloneTree(unix.AT_FDCWD, source, target, attrs, recursive)
+}
+
+// cloneTree copies the mount at source below the directory dirfd, or of dirfd
+// itself when source is empty.
+func cloneTree(dirfd int, source, target string, attrs uint64, recursive bool) (tree, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	what := source
+	if source == "" {
+		what, flags = target, flags|unix.AT_EMPTY_PATH
+	}
 	deep := uint(0)
 	if recursive {
 		deep = unix.AT_RECURSIVE
 	}
-	fd, err := unix.OpenTree(unix.AT_FDCWD, source, flags|deep)
+	fd, err := unix.OpenTree(dirfd, source, flags|deep)
 	if err != nil {
-		return tree{}, fmt.Errorf("copy mount %s: %w", source, err)
+		return tree{}, fmt.Errorf("copy mount %s: %w", what, err)
 	}
 	if attrs != 0 {
 		attr := unix.MountAttr{Attr_set: attrs}
 		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|deep, &attr); err != nil {
 			unix.Close(fd) //nolint:errcheck // on the way out
-			return tree{}, fmt.Errorf("restrict mount %s: %w", source, err)
+			return tree{}, fmt.Errorf("restrict mount %s: %w", what, err)
 		}
 	}
 	var st unix.Stat_t
@@ -62,11 +76,21 @@ func openTreeAttr(source, target string, attrs uint64, recursive bool) (tree, er
 // attach puts t at its target below root, made if missing.
 func (t tree) attach(root string) error {
 	defer unix.Close(t.fd) //nolint:errcheck // the mount lives on
-	at := filepath.Join(root, t.target)
 	if err := mountpoint(root, t.target, t.dir); err != nil {
 		return err
 	}
-	if err := unix.MoveMount(t.fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	base, err := openFileTree(root)
+	if err != nil {
+		return err
+	}
+	defer base.close()
+	// Opened, and not named once more: an image may change under our hands.
+	at, err := base.open(strings.Trim(filepath.Clean(t.target), "/"), unix.O_PATH)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", t.target, err)
+	}
+	defer unix.Close(at) //nolint:errcheck // nothing to do about it
+	if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount %s: %w", t.target, err)
 	}
 	return nil

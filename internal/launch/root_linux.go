@@ -3,7 +3,6 @@ package launch
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +29,14 @@ var etcEntries = []string{ //nolint:gochecknoglobals // a constant table
 // maxCopy bounds what is copied rather than bound.
 const maxCopy = 256 << 10
 
+// Names at the top of the new root that are taken while it is made.
+const (
+	scratchName = ".scratch"
+	etcName     = ".etc"
+	emptyName   = ".empty"
+	bootIDName  = ".boot_id"
+)
+
 // sources are what the new root is made of, taken before it hides what lies
 // under it.
 type sources struct {
@@ -40,13 +47,19 @@ type sources struct {
 }
 
 func gather(cfg *Config) (src sources, err error) {
-	if src.trees, src.links, err = rootTrees(cfg.Root.Dir); err != nil {
+	image := cfg.Root.Dir != ""
+	root, err := openFileTree(filepath.Join("/", cfg.Root.Dir))
+	if err != nil {
+		return src, fmt.Errorf("root file system: %w", err)
+	}
+	defer root.close()
+	if src.trees, src.links, err = rootTrees(root, image); err != nil {
 		return src, err
 	}
 	if src.binds, err = bindTrees(cfg.Mounts); err != nil {
 		return src, err
 	}
-	if src.etc, src.etcFiles, err = etcTree(cfg); err != nil {
+	if src.etc, src.etcFiles, err = etcTree(cfg, root); err != nil {
 		return src, err
 	}
 	src.devices, err = deviceTrees()
@@ -72,7 +85,7 @@ func buildRoot(cfg *Config) error {
 	if err := mountTmpfs(newRoot, unix.MS_NOSUID|unix.MS_NODEV, "size=4m,nr_inodes=4096,mode=755"); err != nil {
 		return err
 	}
-	for _, dir := range []string{"proc", "dev", "etc", "home", "tmp", "run", "var/tmp", "var/lib", "var/cache", "root", "mnt", "opt", ".scratch"} {
+	for _, dir := range []string{"proc", "dev", "etc", "home", "tmp", "run", "var/tmp", "var/lib", "var/cache", "root", "mnt", "opt", scratchName} {
 		if err := os.MkdirAll(filepath.Join(newRoot, dir), 0o755); err != nil {
 			return err
 		}
@@ -138,62 +151,6 @@ func enterRoot() error {
 	return nil
 }
 
-// rootTrees copies the mounts that make the root: the host's system
-// directories, or every top-level entry of dir that is not made here.
-func rootTrees(dir string) (trees []tree, links map[string]string, err error) {
-	links = map[string]string{}
-	names := systemDirs
-	if dir != "" {
-		names = nil
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return nil, nil, fmt.Errorf("root file system: %w", err)
-		}
-		for _, e := range entries {
-			switch e.Name() {
-			case "proc", "sys", "dev", "tmp", "run", "home", "mnt", "etc", "var", "root", "lost+found", ".scratch":
-			default:
-				names = append(names, e.Name())
-			}
-		}
-	}
-	for _, name := range names {
-		path := filepath.Join("/", dir, name)
-		st, err := os.Lstat(path)
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			continue
-		case err != nil:
-			return nil, nil, err
-		case st.Mode()&os.ModeSymlink != 0:
-			if links[name], err = os.Readlink(path); err != nil {
-				return nil, nil, err
-			}
-		case st.IsDir():
-			t, err := openTree(path, name)
-			if err != nil {
-				return nil, nil, err
-			}
-			trees = append(trees, t)
-		}
-	}
-	if dir == "" {
-		return trees, links, nil
-	}
-	// A root file system's own variable data, such as package databases, is
-	// shown; what must be writable is mounted over it.
-	for _, sub := range []string{"var/lib", "var/cache"} {
-		if st, err := os.Lstat(filepath.Join(dir, sub)); err == nil && st.IsDir() {
-			t, err := openTree(filepath.Join(dir, sub), sub)
-			if err != nil {
-				return nil, nil, err
-			}
-			trees = append(trees, t)
-		}
-	}
-	return trees, links, nil
-}
-
 // bindTrees copies the mounts a caller named, if they still are what the
 // launcher checked.
 func bindTrees(binds []Bind) ([]tree, error) {
@@ -227,7 +184,7 @@ func errno(err error) error {
 // mountScratch mounts the one place that can be written and shows parts of it
 // where programs expect to write.
 func mountScratch(cfg *Config) error {
-	base := filepath.Join(newRoot, ".scratch")
+	base := filepath.Join(newRoot, scratchName)
 	opts := "mode=755"
 	if cfg.Scratch.Bytes > 0 {
 		opts += fmt.Sprintf(",size=%d", cfg.Scratch.Bytes)
@@ -283,21 +240,4 @@ func mountScratch(cfg *Config) error {
 		return err
 	}
 	return os.Remove(base)
-}
-
-// copySmall reads a file that is worth copying rather than mounting.
-func copySmall(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // read side
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxCopy {
-		return nil, unix.EFBIG
-	}
-	return io.ReadAll(io.LimitReader(f, maxCopy))
 }

@@ -31,7 +31,7 @@ func mountProc(root string) error {
 		}
 		return nil
 	}
-	empty := filepath.Join(root, ".empty")
+	empty := filepath.Join(root, emptyName)
 	if err := os.Mkdir(empty, 0o555); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func mountProc(root string) error {
 		if st.IsDir() {
 			source = empty
 		}
-		if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		if err := cover(source, path); err != nil {
 			return fmt.Errorf("cover proc/%s: %w", name, err)
 		}
 	}
@@ -80,14 +80,29 @@ func ownBootID(root string) error {
 		}
 		return fmt.Errorf("boot id: %w", err)
 	}
-	file := filepath.Join(root, ".boot_id")
-	if err := os.WriteFile(file, id, 0o444); err != nil {
+	file := filepath.Join(root, bootIDName)
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
 		return fmt.Errorf("boot id: %w", err)
 	}
-	if err := unix.Mount(file, filepath.Join(random, "boot_id"), "", unix.MS_BIND, ""); err != nil {
+	if _, err = f.Write(id); err == nil {
+		err = cover(file, filepath.Join(random, "boot_id"))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("boot id: %w", err)
 	}
 	return nil
+}
+
+// cover shows source at path, which exists, and nobody can change it there:
+// without that, what one program writes below a cover is another's to find, and
+// counted nowhere.
+func cover(source, path string) error {
+	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	return unix.MountSetattr(unix.AT_FDCWD, path, 0, &attr)
 }
 
 // moveTo attaches t at an absolute path that exists.
