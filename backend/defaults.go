@@ -28,10 +28,6 @@ const (
 	// MaxPids is the kernel's own end (PID_MAX_LIMIT on 64 bit).
 	MaxPids int64 = 4 << 20
 
-	// MemoryWarning is the share of the memory limit above which an Exit
-	// carries a warning.
-	MemoryWarning = 0.8
-
 	// DefaultUser is the account that commands run as. Its uid is 1000 only
 	// where uids are mapped.
 	DefaultUser = "user"

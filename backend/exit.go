@@ -47,7 +47,8 @@ type Exit struct {
 	KillScope string `json:"kill_scope,omitempty"`
 	// OutputHeld: descendants still held the output when Wait returned.
 	OutputHeld bool `json:"output_held,omitempty"`
-	// Warnings are thresholds passed, such as 80 % of memory.
+	// Warnings are shares of limits that were passed, such as 80 % of memory.
+	// Run puts them in; others ask Warnings.Check.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -98,10 +99,10 @@ func (e Exit) ShellCode() int {
 type Usage struct {
 	Wall          time.Duration `json:"wall_ns,omitempty"`
 	CPU           time.Duration `json:"cpu_ns,omitempty"`
-	PeakMemory    int64         `json:"peak_memory,omitempty"` // bytes, of the sandbox
-	Memory        int64         `json:"memory,omitempty"`      // bytes now
-	PeakProcesses int64         `json:"peak_processes,omitempty"`
-	Disk          int64         `json:"disk,omitempty"`   // bytes of scratch in use
-	Stdout        int64         `json:"stdout,omitempty"` // bytes written
+	PeakMemory    int64         `json:"peak_memory,omitempty"`    // bytes, of the sandbox
+	Memory        int64         `json:"memory,omitempty"`         // bytes now
+	PeakProcesses int64         `json:"peak_processes,omitempty"` // of the sandbox where it is tracked, so of earlier commands too
+	Disk          int64         `json:"disk,omitempty"`           // bytes of scratch in use
+	Stdout        int64         `json:"stdout,omitempty"`         // bytes written
 	Stderr        int64         `json:"stderr,omitempty"`
 }

@@ -20,6 +20,15 @@ type Prober interface {
 	Probe(ctx context.Context) (Health, error)
 }
 
+// Admitter is on executors that refuse more than Capabilities.Admit does. It
+// has no feature, since it promises nothing.
+type Admitter interface {
+	// Admit is what Create does before it makes anything: it gives spec as it
+	// would be granted and what to warn of, or the error that Create would end
+	// with. It looks at this host, cheaply, and changes nothing.
+	Admit(spec Spec) (Spec, []string, error)
+}
+
 // Health is what a probe found.
 type Health struct {
 	Available bool          `json:"available"`

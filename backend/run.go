@@ -50,8 +50,8 @@ type Result struct {
 
 // Run makes a sandbox, writes files, runs one command to its end and destroys
 // the sandbox, whatever happens. Output is collected up to the limit and, where
-// the command names writers, streamed to them as well, unbounded. When ctx ends
-// first the command is killed and the result's reason is ReasonCanceled, with
+// the command names writers, streamed to them as well, unbounded. The result
+// warns of the shares of limits that DefaultWarnings names. When ctx ends first the command is killed and the result's reason is ReasonCanceled, with
 // ctx's error. On any error the Result holds what is known. A sandbox that could
 // not be destroyed is an error too, joined to another. Spec.Keep is ErrInvalid.
 func Run(ctx context.Context, ex Executor, rs RunSpec) (res Result, err error) {
@@ -100,6 +100,8 @@ func Run(ctx context.Context, ex Executor, rs RunSpec) (res Result, err error) {
 	if (res.Exit.StdoutTruncated || res.Exit.StderrTruncated) && !slices.Contains(res.Exit.Hits, HitOutput) {
 		res.Exit.Hits = append(slices.Clip(res.Exit.Hits), HitOutput) // other waiters share the slice
 	}
+	timeout := cmp.Or(cmd.Timeout, DefaultTimeout)
+	res.Exit.Warnings = append(slices.Clip(res.Exit.Warnings), DefaultWarnings().Check(rs.Spec.Limits.WithDefaults(), timeout, res.Exit)...)
 	if err != nil {
 		return res, err
 	}

@@ -370,3 +370,16 @@ func TestRunIn_ownEndBeforeTheKillCounts(t *testing.T) {
 	}
 	_ = f.Close()
 }
+
+func TestRun_warnsNearALimit(t *testing.T) {
+	t.Parallel()
+	fake := backendtest.New(backendtest.WithProgram("greedy", func(context.Context, *backendtest.Proc) backend.Exit {
+		e := backendtest.Exited(0)
+		e.Usage.PeakMemory = backend.DefaultMemory - 1
+		return e
+	}))
+	res, err := backend.Run(t.Context(), fake, backend.RunSpec{Command: backend.Command{Args: []string{"greedy"}}})
+	if err != nil || len(res.Exit.Warnings) != 1 || !strings.HasPrefix(res.Exit.Warnings[0], "memory reached 99%") {
+		t.Errorf("warnings %q, %v", res.Exit.Warnings, err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -100,5 +101,26 @@ func TestLimits_withDefaults(t *testing.T) {
 	}
 	if got := (backend.Limits{KillOnOutput: true}).WithDefaults().Output; got != backend.DefaultOutput {
 		t.Errorf("kills at %d bytes of output", got)
+	}
+}
+
+func TestWarnings_Check(t *testing.T) {
+	t.Parallel()
+	w := backend.Warnings{Memory: 0.8, Pids: 0.5, Timeout: 0.9}
+	limits := backend.Limits{Memory: 100 << 20, Pids: 10}
+	exit := backend.Exit{Usage: backend.Usage{PeakMemory: 90 << 20, PeakProcesses: 4, Wall: 950 * time.Millisecond, Disk: 1 << 40}}
+	want := []string{"memory reached 90% of its limit", "wall time reached 95% of its limit"}
+	if d := cmp.Diff(want, w.Check(limits, time.Second, exit)); d != "" {
+		t.Error(d)
+	}
+	if got := w.Check(limits, backend.UntilSandboxEnds, exit); len(got) != 1 {
+		t.Errorf("without a limit on time: %q", got)
+	}
+	w.Memory = 0.91
+	if got := w.Check(limits, time.Minute, exit); got != nil {
+		t.Errorf("below what was raised: %q", got)
+	}
+	if got := (backend.Warnings{}).Check(limits, time.Second, exit); got != nil {
+		t.Errorf("warnings that are off: %q", got)
 	}
 }

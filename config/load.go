@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/internal/strict"
 )
@@ -84,11 +85,14 @@ func Load(opts Options) (*Loaded, error) {
 // builtins is the configuration when nobody says anything. Limits are not in
 // it: a limit that nobody set is a default, which a backend may lack.
 func builtins() map[string]any {
+	w := backend.DefaultWarnings()
 	return map[string]any{
 		"version":   Version,
 		"backends":  map[string]any{"subprocess": map[string]any{"driver": "subprocess"}},
 		"executors": map[string]any{DefaultExecutor: map[string]any{"use": Auto, "min_isolation": DefaultMinIsolation.String()}},
-		"warnings":  map[string]any{"memory": 0.8, "disk": 0.9, "pids": 0.9, "timeout": 0.9, "cpu_time": 0.9},
+		"warnings": map[string]any{
+			"memory": w.Memory, "disk": w.Disk, "pids": w.Pids, "timeout": w.Timeout, "cpu_time": w.CPUTime,
+		},
 	}
 }
 
@@ -112,7 +116,8 @@ func fileLayers(opts Options, out *Loaded) ([]layer, error) {
 		if err != nil {
 			return nil, err
 		}
-		return layers, errors.Join(add(opts.File, data), nil)
+		err = add(opts.File, data)
+		return layers, err
 	}
 	user, err := userFile(env)
 	if err != nil {
@@ -136,7 +141,8 @@ func fileLayers(opts Options, out *Loaded) ([]layer, error) {
 		out.Warnings = append(out.Warnings, warning)
 		return layers, nil
 	}
-	return layers, errors.Join(add(project, data), nil)
+	err = add(project, data)
+	return layers, err
 }
 
 func fileOrigin(path string, lines map[string]int) func(string) string {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -92,21 +91,14 @@ func TestLimits_Over(t *testing.T) {
 	}
 }
 
-func TestWarnings_Check(t *testing.T) {
+func TestWarnings_Backend(t *testing.T) {
 	t.Parallel()
-	w := config.Warnings{Memory: 0.8, Pids: 0.5, Timeout: 0.9}
-	limits := backend.Limits{Memory: 100 << 20, Pids: 10}
-	exit := backend.Exit{Usage: backend.Usage{PeakMemory: 90 << 20, PeakProcesses: 4, Wall: 950 * time.Millisecond, Disk: 1 << 40}}
-	want := []string{"memory reached 90% of its limit of 100MiB", "wall time reached 95% of its limit of 1s"}
-	if d := cmp.Diff(want, w.Check(limits, time.Second, exit)); d != "" {
+	got := config.Warnings{Memory: 0.1, Disk: 0.2, Pids: 0.3, Timeout: 0.4, CPUTime: 0.5}.Backend()
+	if d := cmp.Diff(backend.Warnings{Memory: 0.1, Disk: 0.2, Pids: 0.3, Timeout: 0.4, CPUTime: 0.5}, got); d != "" {
 		t.Error(d)
 	}
-	exit.Warnings = []string{"memory above 80 %"}
-	if got := w.Check(limits, time.Second, exit); len(got) != 1 {
-		t.Errorf("said twice: %q", got)
-	}
-	if got := (config.Warnings{}).Check(limits, time.Second, exit); got != nil {
-		t.Errorf("warnings that are off: %q", got)
+	if d := cmp.Diff(backend.DefaultWarnings(), newPlace(t).mustLoad().Config.Warnings.Backend()); d != "" {
+		t.Errorf("the defaults of configuration and contract differ: %s", d)
 	}
 }
 

@@ -119,15 +119,9 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	ex.mu.Unlock()
 	defer ex.making.Done()
 
-	full, warnings, err := ex.caps.Admit(driverName, spec)
+	full, warnings, err := ex.admit(spec)
 	if err != nil {
 		return nil, err
-	}
-	if err := ex.admit(spec, full); err != nil {
-		return nil, err
-	}
-	if ex.serr != nil {
-		return nil, &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Backend: driverName, Field: "state_dir", Err: ex.serr}
 	}
 	binary, err := ex.agent()
 	if err != nil {
@@ -144,8 +138,56 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	return sb, nil
 }
 
-// admit refuses what Admit cannot know about.
-func (ex *Executor) admit(asked, spec backend.Spec) error {
+// Admit implements backend.Admitter.
+func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
+	full, warnings, err := ex.admit(spec)
+	if err == nil {
+		err = ex.lookAt(full)
+	}
+	if err != nil {
+		return spec, nil, err
+	}
+	return full, warnings, nil
+}
+
+// lookAt refuses what making the sandbox would refuse once it looks at the
+// host's files: the same looks, without opening and copying anything.
+func (ex *Executor) lookAt(spec backend.Spec) error {
+	if _, err := findAgent(ex.cfg.Agent); err != nil {
+		return err
+	}
+	m := &maker{ex: &Executor{cfg: ex.cfg, host: ex.host, store: ex.store}, spec: spec}
+	if m.ex.host.mode == launch.ModeMapped {
+		m.ex.host.mode = launch.ModeSingle // as root they are opened besides
+	}
+	root := ex.cfg.Rootfs
+	if spec.Template != "" {
+		root = ex.cfg.Templates[spec.Template]
+	}
+	if root != "" {
+		if err := m.rootFS(nil, &launch.Config{Root: launch.Root{Dir: root}}); err != nil {
+			return err
+		}
+	}
+	_, err := m.binds(nil)
+	return err
+}
+
+// admit is spec as it would be granted, with what to warn of, unless it can be
+// refused without looking at what it names.
+func (ex *Executor) admit(spec backend.Spec) (backend.Spec, []string, error) {
+	full, warnings, err := ex.caps.Admit(driverName, spec)
+	if err == nil {
+		err = ex.refusal(spec, full)
+	}
+	if err == nil && ex.serr != nil {
+		err = &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Backend: driverName, Field: "state_dir", Err: ex.serr}
+	}
+	return full, warnings, err
+}
+
+// refusal refuses what Capabilities.Admit cannot know about.
+func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	refuse := func(kind backend.Kind, field, why, fix string) error {
 		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: errors.New(why), Fix: fix}
 	}
@@ -270,4 +312,7 @@ func (ex *Executor) drop(id string) {
 	delete(ex.boxes, id)
 }
 
-var _ backend.Executor = (*Executor)(nil)
+var (
+	_ backend.Executor = (*Executor)(nil)
+	_ backend.Admitter = (*Executor)(nil)
+)

@@ -58,21 +58,29 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	if ex.closed.Load() {
 		return nil, &backend.Error{Op: "create", Kind: backend.ErrClosed, Backend: driverName}
 	}
-	if err := spec.Validate(); err != nil {
+	if _, _, err := ex.Admit(spec); err != nil {
 		return nil, err
 	}
+	return ex.plain.Create(ctx, spec)
+}
+
+// Admit implements backend.Admitter.
+func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
+	if err := spec.Validate(); err != nil {
+		return spec, nil, err
+	}
 	if ex.plain == nil {
-		return nil, ex.refusal()
+		return spec, nil, ex.refusal()
 	}
 	for field, value := range map[string]string{"rootfs": ex.cfg.Rootfs, "cgroup_parent": ex.cfg.CgroupParent} {
 		if value != "" {
-			return nil, &backend.Error{
+			return spec, nil, &backend.Error{
 				Op: "create", Kind: backend.ErrUnsupported, Backend: driverName, Field: field,
 				Err: fmt.Errorf("%s cannot use one", systemName()), Fix: "leave it unset",
 			}
 		}
 	}
-	return ex.plain.Create(ctx, spec)
+	return ex.caps.Admit(driverName, spec)
 }
 
 // refusal is why nothing is run here.
@@ -119,4 +127,7 @@ func (ex *Executor) Sweep(ctx context.Context) error { return ctx.Err() }
 // MaybeAgent does nothing: there are agents on Linux only.
 func MaybeAgent() {}
 
-var _ backend.Executor = (*Executor)(nil)
+var (
+	_ backend.Executor = (*Executor)(nil)
+	_ backend.Admitter = (*Executor)(nil)
+)

@@ -2,7 +2,6 @@ package subprocess
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -21,7 +20,6 @@ type evidence struct {
 
 // judge amends exit with what the kernel counted outside the sandbox.
 func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
-	limits := sb.spec.Limits
 	if sb.group != nil {
 		stats := sb.group.Stats()
 		sb.evidence.attribute(stats, exit)
@@ -29,12 +27,6 @@ func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
 	}
 	if exit.Reason == backend.ReasonMemoryLimit {
 		hit(exit, backend.HitMemory)
-	}
-	if peak := exit.Usage.PeakMemory; limits.Memory > 0 && float64(peak) >= backend.MemoryWarning*float64(limits.Memory) {
-		exit.Warnings = append(exit.Warnings, fmt.Sprintf("memory peaked at %d%% of its limit", peak*100/limits.Memory))
-	}
-	if n := exit.Usage.PeakProcesses; limits.Pids > 0 && float64(n) >= backend.MemoryWarning*float64(limits.Pids) {
-		exit.Warnings = append(exit.Warnings, fmt.Sprintf("processes peaked at %d%% of their limit", n*100/limits.Pids))
 	}
 }
 

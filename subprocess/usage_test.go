@@ -59,13 +59,15 @@ func TestUsage_warnings(t *testing.T) {
 	inModes(t, asRoot, func(t *testing.T, h *harness) {
 		sb := h.create(t, backend.Spec{Limits: backend.Limits{Memory: 64 << 20, Pids: 10}})
 		got := run(t, sb, backend.Command{Args: []string{"/usr/bin/python3", "-c", eat, "50", "0"}}).succeed(t)
-		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "memory peaked at") {
-			t.Errorf("warnings %q", got.Warnings)
+		said := backend.DefaultWarnings().Check(backend.Limits{Memory: 64 << 20, Pids: 10}, 0, got.Exit)
+		if len(said) != 1 || !strings.Contains(said[0], "memory reached") || len(got.Warnings) > 0 {
+			t.Errorf("warnings %q, of the driver's own %q", said, got.Warnings)
 		}
 		sb = h.create(t, backend.Spec{Limits: backend.Limits{Pids: 10}})
 		got = sh(t, sb, "for i in 1 2 3 4 5 6 7; do sleep 0.3 & done; wait").succeed(t)
-		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "processes peaked at 80%") {
-			t.Errorf("warnings %q, %+v", got.Warnings, got.Usage)
+		said = backend.Warnings{Pids: 0.8}.Check(backend.Limits{Pids: 10}, 0, got.Exit)
+		if len(said) != 1 || !strings.Contains(said[0], "processes reached 80%") || len(got.Warnings) > 0 {
+			t.Errorf("warnings %q, of the driver's own %q, %+v", said, got.Warnings, got.Usage)
 		}
 	})
 }

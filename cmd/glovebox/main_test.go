@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -159,6 +160,61 @@ func TestRun_limits(t *testing.T) {
 				t.Errorf("code %d, document %+v", r.code, doc)
 			}
 		})
+	}
+}
+
+func TestRun_explain(t *testing.T) {
+	t.Parallel()
+	g := real(t)
+	if r := g.run("run", "--explain", "--", "true"); r.code != 0 || !strings.Contains(r.out, "backend: subprocess") {
+		t.Fatalf("%+v", r)
+	}
+	// Each sandbox has a marker here for as long as it lives.
+	markers := filepath.Join(g.dir, "state", "sandboxes")
+	before, err := os.Stat(markers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"-v", "/usr/share:/mnt/share:ro"},
+		{"--template", "nope"},
+		{"-v", "/proc:/mnt/proc:ro"},
+		{"-v", "/none/here:/mnt/x:ro"},
+	} {
+		r := g.run(slices.Concat([]string{"run", "--explain"}, args, []string{"--", "true"})...)
+		after, err := os.Stat(markers)
+		if err != nil || !after.ModTime().Equal(before.ModTime()) {
+			t.Errorf("%q: a sandbox was made: %v", args, err)
+		}
+		ran := g.run(slices.Concat([]string{"run", "-q"}, args, []string{"--", "true"})...)
+		if before, err = os.Stat(markers); err != nil || before.ModTime().Equal(after.ModTime()) && ran.code == 0 {
+			t.Errorf("%q: a sandbox leaves no trace: %v", args, err)
+		}
+		if r.code != ran.code {
+			t.Errorf("%q: explained as %+v, and run gave %+v", args, r, ran)
+		}
+		if ran.code == 0 {
+			continue
+		}
+		why := strings.TrimPrefix(strings.TrimSpace(ran.err), "glovebox: ")
+		if !strings.Contains(r.out, "backend: none") || !strings.Contains(r.out, why) {
+			t.Errorf("%q: explained as %+v, and run says %q", args, r, why)
+		}
+	}
+}
+
+func TestRun_warnings(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/usr/bin/python3"); err != nil {
+		t.Skip("no /usr/bin/python3")
+	}
+	g := real(t)
+	for share, want := range map[string]int{"80%": 1, "0": 0} {
+		file := g.write("warnings-"+share+".yaml", "warnings: {memory: "+share+"}\n")
+		r := g.run("--config", file, "run", "--memory", "64m", "--", "python3", "-c", "x = b'x' * (50 << 20)")
+		if r.code != 0 || strings.Count(r.err, "warning: memory") != want {
+			t.Errorf("from %s: %+v", share, r)
+		}
 	}
 }
 

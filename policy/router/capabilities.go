@@ -105,23 +105,24 @@ type prober struct{ r *Router }
 
 // Probe is the health of the first candidate that could be chosen now.
 func (p prober) Probe(ctx context.Context) (backend.Health, error) {
-	d, err := p.r.Explain(ctx, backend.Spec{})
-	if err != nil {
-		return backend.Health{}, err
-	}
-	for _, v := range d.Candidates {
-		if v.Chosen {
-			return v.Health, nil
+	eligible, passed := p.r.eligible(backend.Spec{MinIsolation: p.r.opts.MinIsolation})
+	for _, c := range eligible {
+		h := backend.Health{Available: true, Isolation: c.Executor.Capabilities().Isolation}
+		if inner, ok := backend.As[backend.Prober](c.Executor); ok {
+			var err error
+			if h, err = inner.Probe(ctx); err != nil {
+				return backend.Health{}, err
+			}
+		}
+		if h.Available {
+			return h, nil
+		}
+		passed = append(passed, backend.Candidate{Backend: c.Name, Reason: "not available: " + h.Reason})
+		if p.r.opts.Required {
+			break
 		}
 	}
-	h := backend.Health{Fix: "run `glovebox doctor` for what this host can do"}
-	for _, v := range d.Candidates {
-		if h.Reason != "" {
-			h.Reason += "; "
-		}
-		h.Reason += v.Backend + ": " + v.Reason
-	}
-	return h, nil
+	return backend.Health{Reason: reasons(passed), Fix: "run `glovebox doctor` for what this host can do"}, nil
 }
 
 // finder looks on every candidate, all[i] being that of r.candidates[i].

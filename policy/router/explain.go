@@ -1,8 +1,6 @@
 package router
 
 import (
-	"context"
-
 	"github.com/glovebox-dev/glovebox/backend"
 )
 
@@ -21,14 +19,14 @@ type Verdict struct {
 	Isolation backend.Isolation `json:"isolation"`
 	Chosen    bool              `json:"chosen"`
 	Reason    string            `json:"reason"` // why it is chosen or passed over
-	Health    backend.Health    `json:"health,omitzero"`
 	// Claims are those of the chosen candidate.
 	Claims map[backend.Control]backend.Claim `json:"claims,omitempty"`
 }
 
-// Explain tells which candidate Create would choose for spec and why. It
-// probes candidates and makes nothing. An invalid spec is an error.
-func (r *Router) Explain(ctx context.Context, spec backend.Spec) (Decision, error) {
+// Explain tells which candidate Create would choose for spec and why. It makes
+// nothing: that a candidate admits spec does not prove that it works, which
+// probing it would. An invalid spec is an error.
+func (r *Router) Explain(spec backend.Spec) (Decision, error) {
 	spec = r.raise(spec)
 	if err := spec.Validate(); err != nil {
 		return Decision{}, err
@@ -39,49 +37,47 @@ func (r *Router) Explain(ctx context.Context, spec backend.Spec) (Decision, erro
 	for _, p := range passed {
 		dropped[p.Backend] = p.Reason
 	}
-	tried := false
+	stop := "" // why no further candidate would be tried
 	for _, c := range r.candidates {
 		caps := c.Executor.Capabilities()
 		v := Verdict{Backend: c.Name, Driver: caps.Driver, Isolation: caps.Isolation, Reason: dropped[c.Name]}
 		switch {
 		case v.Reason != "":
-		case d.Backend != "":
-			v.Reason = "not needed: " + d.Backend + " comes first"
-		case tried && r.opts.Required:
-			v.Reason = "not tried: required forbids falling back"
+		case stop != "":
+			v.Reason = stop
 		default:
-			tried = true
-			if err := r.judge(ctx, c, caps, spec, &d, &v); err != nil {
-				return d, err
-			}
+			stop = r.judge(c, caps, spec, &d, &v)
 		}
 		d.Candidates = append(d.Candidates, v)
 	}
 	return d, nil
 }
 
-func (r *Router) judge(ctx context.Context, c Candidate, caps backend.Capabilities, spec backend.Spec, d *Decision, v *Verdict) error {
-	v.Health = backend.Health{Available: true, Isolation: caps.Isolation}
-	if p, ok := backend.As[backend.Prober](c.Executor); ok {
-		h, err := p.Probe(ctx)
-		if err != nil {
-			return err
-		}
-		v.Health = h
-	}
-	if !v.Health.Available {
-		v.Reason = "not available: " + v.Health.Reason
-		if v.Health.Fix != "" {
-			v.Reason += "; " + v.Health.Fix
-		}
-		return nil
-	}
-	granted, warnings, err := caps.Admit(c.Name, spec)
-	if err != nil {
+// judge puts into v and d what comes of trying c, and says why nobody would be
+// tried after it, "" where somebody would.
+func (r *Router) judge(c Candidate, caps backend.Capabilities, spec backend.Spec, d *Decision, v *Verdict) string {
+	granted, warnings, err := admit(c, caps, spec)
+	switch {
+	case err == nil:
+		d.Spec, d.Backend, d.Warnings = granted, c.Name, warnings
+		v.Chosen, v.Claims = true, caps.Claims
+		v.Reason = "the first that reaches isolation " + spec.MinIsolation.String() + " and takes it on"
+		return "not needed: " + c.Name + " comes first"
+	case r.opts.Required:
 		v.Reason = err.Error()
-		return nil
+		return "not tried: required forbids falling back"
+	case !mayFallBack(err):
+		v.Reason = err.Error()
+		return "not tried: what " + c.Name + " refuses so is refused"
+	default:
+		v.Reason = err.Error()
+		return ""
 	}
-	d.Spec, d.Backend, d.Warnings = granted, c.Name, warnings
-	v.Chosen, v.Claims, v.Reason = true, caps.Claims, "the first that reaches isolation "+spec.MinIsolation.String()+" and is available"
-	return nil
+}
+
+func admit(c Candidate, caps backend.Capabilities, spec backend.Spec) (backend.Spec, []string, error) {
+	if a, ok := backend.As[backend.Admitter](c.Executor); ok {
+		return a.Admit(spec)
+	}
+	return caps.Admit(c.Name, spec)
 }

@@ -19,6 +19,8 @@ type fake struct {
 	achieved backend.Isolation // of its sandboxes; level when 0
 	err      error             // of Create
 	down     string            // why Probe says it is not available
+	refuses  error             // of Admit
+	probes   int
 	creates  int
 	spec     backend.Spec
 	closed   int
@@ -53,7 +55,15 @@ func (f *fake) Create(_ context.Context, spec backend.Spec) (backend.Sandbox, er
 
 func (f *fake) Close() error { f.closed++; return nil }
 
+func (f *fake) Admit(spec backend.Spec) (backend.Spec, []string, error) {
+	if f.refuses != nil {
+		return spec, nil, f.refuses
+	}
+	return f.Capabilities().Admit("fake", spec)
+}
+
 func (f *fake) Probe(context.Context) (backend.Health, error) {
+	f.probes++
 	return backend.Health{Available: f.down == "", Isolation: f.level, Reason: f.down}, nil
 }
 
@@ -243,7 +253,8 @@ func TestRouter_capabilitiesAreTheWeakest(t *testing.T) {
 
 func TestRouter_Explain(t *testing.T) {
 	t.Parallel()
-	a := &fake{level: backend.IsolationVM, down: "no daemon", memory: backend.Enforced}
+	down := &backend.Error{Kind: backend.ErrUnavailable, Err: errors.New("no daemon")}
+	a := &fake{level: backend.IsolationVM, refuses: down, down: "no daemon", memory: backend.Enforced}
 	b := &fake{level: backend.IsolationKernel, memory: backend.Enforced}
 	for _, tc := range []struct {
 		name string
@@ -264,8 +275,7 @@ func TestRouter_Explain(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			d, err := two(t, a, b, tc.opts).Explain(t.Context(), tc.spec)
+			d, err := two(t, a, b, tc.opts).Explain(tc.spec)
 			if err != nil || d.Backend != tc.want {
 				t.Fatalf("Explain = %+v, %v, want backend %q", d, err, tc.want)
 			}
@@ -276,11 +286,16 @@ func TestRouter_Explain(t *testing.T) {
 			}
 		})
 	}
-	if _, err := two(t, a, b, router.Options{}).Explain(t.Context(), backend.Spec{Lifetime: -1}); backend.KindOf(err) != backend.ErrInvalid {
+	if _, err := two(t, a, b, router.Options{}).Explain(backend.Spec{Lifetime: -1}); backend.KindOf(err) != backend.ErrInvalid {
 		t.Errorf("error %v for an invalid spec", err)
 	}
-	if a.creates+b.creates > 0 {
-		t.Error("Explain made a sandbox")
+	denied := &fake{level: backend.IsolationVM, refuses: &backend.Error{Kind: backend.ErrDenied, Err: errors.New("not here")}}
+	d, err := two(t, denied, b, router.Options{}).Explain(backend.Spec{})
+	if err != nil || d.Backend != "" || !strings.Contains(d.Candidates[0].Reason, "not here") || !strings.Contains(d.Candidates[1].Reason, "not tried") {
+		t.Errorf("a refusal that Create would not go on after: %+v, %v", d, err)
+	}
+	if a.creates+b.creates+a.probes+b.probes > 0 {
+		t.Error("Explain made a sandbox, or had one made by probing")
 	}
 	h, err := probe(t, two(t, a, b, router.Options{}))
 	if err != nil || !h.Available || h.Isolation != backend.IsolationKernel {

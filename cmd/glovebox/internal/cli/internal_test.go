@@ -3,12 +3,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -134,5 +136,69 @@ func TestSink_tellsWhyItCannotWrite(t *testing.T) {
 			t.Errorf("%v: told %v", cause, got)
 		}
 		s.close()
+	}
+}
+
+// safeBuffer is a stream that several may use.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestOutlet_whoeverStillWritesChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, safe := range []bool{false, true} {
+		var stream safeBuffer
+		o := newOutlet(newSink(t.Context(), &stream, "standard output", func(err error) { t.Errorf("told %v", err) }), safe)
+		began, done := make(chan struct{}), make(chan error)
+		go func() {
+			for n := 0; ; n++ {
+				if _, err := o.Write([]byte("é\x1b")); err != nil {
+					done <- err
+					return
+				}
+				if n == 10 {
+					close(began)
+				}
+			}
+		}()
+		<-began
+		o.close()
+		said := stream.String()
+		if err := <-done; !errors.Is(err, errEnded) {
+			t.Errorf("error %v", err)
+		}
+		o.close()
+		if got := stream.String(); got != said || safe && !strings.HasSuffix(got, "^[\n") {
+			t.Errorf("after the end %q came to %q", got[len(said):], said)
+		}
+	}
+}
+
+func TestOutlet_aStreamThatBlocksIsLeft(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe() // nobody reads
+	defer r.Close()
+	o := newOutlet(newSink(t.Context(), w, "standard output", func(err error) { t.Errorf("told %v", err) }), true)
+	done := make(chan error, 1)
+	go func() {
+		_, err := o.Write([]byte("x"))
+		done <- err
+	}()
+	o.close()
+	if err := <-done; !errors.Is(err, errEnded) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -209,6 +209,7 @@ func TestRun_exitCodes(t *testing.T) {
 		{"not found", nil, []string{"no-such-program"}, 127},
 		{"create fails", &backendtest.Fault{Op: backendtest.OpCreate, Err: backend.ErrCapacity}, []string{"true"}, 125},
 		{"start fails", &backendtest.Fault{Op: backendtest.OpStart, Err: backend.ErrLost}, []string{"true"}, 125},
+		{"wait fails while it talks", &backendtest.Fault{Op: backendtest.OpWait, Err: backend.ErrLost, Nth: 1}, []string{"talk"}, 125},
 		{"wait fails", &backendtest.Fault{Op: backendtest.OpWait, Err: backend.ErrLost, Nth: 1}, []string{"true"}, 125},
 		{"destroy fails", &backendtest.Fault{Op: backendtest.OpDestroy, Err: errors.New("stuck"), After: true}, []string{"true"}, 125},
 	} {
@@ -409,8 +410,8 @@ func TestRun_explainMakesNothing(t *testing.T) {
 	if r := w.run("run", "--explain", "--min-isolation", "vm", "--advisory", "cpu", "--", "true"); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
-	if len(w.fake.Calls(backendtest.OpCreate)) > 0 {
-		t.Error("a sandbox was made")
+	if len(w.fake.Calls(backendtest.OpCreate))+len(w.fake.Calls(backendtest.OpProbe)) > 0 {
+		t.Error("a sandbox was made, or the backend was probed, which makes one")
 	}
 }
 
@@ -421,7 +422,13 @@ func TestRun_warnsNearALimit(t *testing.T) {
 		e.Usage.PeakMemory = int64(math.Round(0.9 * float64(backend.DefaultMemory)))
 		return e
 	}))
-	if r := w.run("run", "--", "greedy"); r.code != 0 || !strings.Contains(r.err, "memory reached 90% of its limit of 512MiB") {
+	if r := w.run("run", "--", "greedy"); r.code != 0 || strings.Count(r.err, "memory reached 90% of its limit") != 1 {
 		t.Errorf("%+v", r)
+	}
+	for _, share := range []string{"0", "91%"} {
+		w.file("glovebox/config.yaml", "warnings: {memory: "+share+"}\n")
+		if r := w.run("run", "--", "greedy"); r.code != 0 || strings.Contains(r.err, "reached") {
+			t.Errorf("warned from %s: %+v", share, r)
+		}
 	}
 }

@@ -107,7 +107,7 @@ func (a *App) prepareAndRun(ctx context.Context, f *runFlags, args []string, das
 	}
 	if out != nil && out.exit != nil && out.receipt != nil {
 		out.exit.Warnings = append(slices.Clip(out.exit.Warnings),
-			l.Config.Warnings.Check(req.spec.Limits.WithDefaults(), req.command.Timeout, *out.exit)...)
+			l.Config.Warnings.Backend().Check(req.spec.Limits.WithDefaults(), req.command.Timeout, *out.exit)...)
 	}
 	return out, nil
 }
@@ -121,7 +121,7 @@ func (a *App) runWith(ctx context.Context, f *runFlags, req *request, executors 
 		return nil, err
 	}
 	if f.explain {
-		return nil, a.explain(ctx, f, req, ex)
+		return nil, a.explain(f, req, ex)
 	}
 	s := &session{app: a, req: req, flags: f, progress: p}
 	out := s.run(ctx, ex)
@@ -129,8 +129,8 @@ func (a *App) runWith(ctx context.Context, f *runFlags, req *request, executors 
 }
 
 // explain prints what run would do.
-func (a *App) explain(ctx context.Context, f *runFlags, req *request, ex *router.Router) error {
-	d, err := ex.Explain(ctx, req.spec)
+func (a *App) explain(f *runFlags, req *request, ex *router.Router) error {
+	d, err := ex.Explain(req.spec)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/internal/term"
 )
@@ -15,26 +16,39 @@ import (
 // errClosedPipe is why a run ended: nobody reads its output any more.
 var errClosedPipe = errors.New("nobody reads the output any more")
 
+// errEnded is what a writer is told whose output is over.
+var errEnded = errors.New("the run has ended")
+
 // sink passes a program's output on to one of our streams. Writing to it ends
 // with its context, even where the stream blocks: a reader that has stopped
-// reading must not keep us from ending the sandbox.
+// reading must not keep us from ending the sandbox. It has one writer at a time.
 type sink struct {
 	ctx   context.Context //nolint:containedctx // io.Writer has no room for one
 	fail  func(error)     // called once when the stream cannot be written
 	name  string
 	chunk chan []byte
 	done  chan error
+	quit  chan struct{}
+	close func() // ends the goroutine, at once unless the stream blocks it, and a Write under way
 	buf   []byte
 	err   error
 }
 
 // newSink writes to w until ctx ends. The caller calls close.
 func newSink(ctx context.Context, w io.Writer, name string, fail func(error)) *sink {
-	s := &sink{ctx: ctx, fail: fail, name: name, chunk: make(chan []byte), done: make(chan error, 1)}
+	s := &sink{
+		ctx: ctx, fail: fail, name: name, chunk: make(chan []byte), done: make(chan error, 1), quit: make(chan struct{}),
+	}
+	s.close = sync.OnceFunc(func() { close(s.quit) })
 	go func() {
-		for p := range s.chunk {
-			_, err := w.Write(p)
-			s.done <- err
+		for {
+			select {
+			case p := <-s.chunk:
+				_, err := w.Write(p)
+				s.done <- err
+			case <-s.quit:
+				return
+			}
 		}
 	}()
 	return s
@@ -52,6 +66,9 @@ func (s *sink) Write(p []byte) (int, error) {
 	case <-s.ctx.Done():
 		s.err = s.ctx.Err()
 		return 0, s.err
+	case <-s.quit:
+		s.err = errEnded
+		return 0, s.err
 	}
 	select {
 	case err := <-s.done:
@@ -66,12 +83,11 @@ func (s *sink) Write(p []byte) (int, error) {
 		}
 	case <-s.ctx.Done():
 		s.err = s.ctx.Err()
+	case <-s.quit:
+		s.err = errEnded
 	}
 	return 0, s.err
 }
-
-// close ends the goroutine, at once unless the stream blocks it.
-func (s *sink) close() { close(s.chunk) }
 
 // collector keeps the first bytes of an output and drops the rest.
 type collector struct {
@@ -108,40 +124,71 @@ func (c *collector) end() collected {
 
 // display is where a program's output goes when it is not collected: to our
 // streams, unchanged to files and pipes, made safe for terminals.
-type display struct {
-	out, err io.Writer
-	sinks    []*sink
-	filters  []*term.Writer
-}
+type display struct{ out, err *outlet }
 
 // display readies our streams. raw leaves terminals alone, for --tty.
 func (a *App) display(ctx context.Context, raw bool, fail func(error)) *display {
-	d := &display{}
-	one := func(w io.Writer, name string) io.Writer {
-		s := newSink(ctx, w, name, fail)
-		d.sinks = append(d.sinks, s)
-		if _, ok := terminal(w); !ok || raw {
-			return s
-		}
-		t := term.NewWriter(s)
-		d.filters = append(d.filters, t)
-		return t
+	one := func(w io.Writer, name string) *outlet {
+		_, ok := terminal(w)
+		return newOutlet(newSink(ctx, w, name, fail), ok && !raw)
 	}
-	d.out = one(a.Stdout, "standard output")
-	d.err = one(a.Stderr, "standard error")
-	return d
+	return &display{out: one(a.Stdout, "standard output"), err: one(a.Stderr, "standard error")}
 }
+
+func (d *display) close() {
+	d.out.close()
+	d.err.close()
+}
+
+// outlet is one output stream of a program. Where waiting for the program
+// failed, whoever brings its output may still write: after close that changes
+// nothing any more. It is safe for concurrent use.
+type outlet struct {
+	sink *sink
+
+	mu     sync.Mutex
+	filter *term.Writer // nil where bytes pass unchanged
+	ended  bool
+}
+
+func newOutlet(s *sink, safe bool) *outlet {
+	o := &outlet{sink: s}
+	if safe {
+		o.filter = term.NewWriter(s)
+	}
+	return o
+}
+
+// Write implements io.Writer.
+func (o *outlet) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.ended:
+		return 0, errEnded
+	case o.filter != nil:
+		return o.filter.Write(p)
+	default:
+		return o.sink.Write(p)
+	}
+}
+
+// outletGrace is how long close waits for a stream that blocks.
+const outletGrace = time.Second
 
 // close writes what is held back and ends the current line of a terminal, so
 // that what we say next stands on its own.
-func (d *display) close() {
-	for _, t := range d.filters {
-		_ = t.Close() // the sink has told about its error
-		if t.MidLine() {
-			_, _ = t.Write([]byte("\n"))
-		}
+func (o *outlet) close() {
+	defer o.sink.close()
+	defer time.AfterFunc(outletGrace, o.sink.close).Stop()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	if o.filter == nil {
+		return
 	}
-	for _, s := range d.sinks {
-		s.close()
+	_ = o.filter.Close() // the sink has told about its error
+	if o.filter.MidLine() {
+		_, _ = o.filter.Write([]byte("\n"))
 	}
 }
