@@ -88,7 +88,7 @@ func (ex *Executor) Close() error {
 	errs := make([]error, len(boxes))
 	for i, sb := range boxes {
 		wg.Go(func() {
-			if sb.keep {
+			if sb.keep && !sb.closed.Load() {
 				sb.forget()
 				return
 			}
@@ -242,22 +242,16 @@ func (ex *Executor) agent() (*os.File, error) {
 	if err != nil {
 		return nil, &backend.Error{Op: "agent", Kind: backend.ErrUnavailable, Backend: driverName, Field: "agent", Err: err}
 	}
-	defer f.Close() //nolint:errcheck // duplicated
 	st, err := f.Stat()
-	if err != nil {
-		return nil, err
+	if err == nil && st.Mode().Perm()&0o005 == 0o005 {
+		ex.binary = f
+		return f, nil
 	}
-	if st.Mode().Perm()&0o005 != 0o005 {
+	defer f.Close() //nolint:errcheck // read side
+	if err == nil {
 		ex.binary, err = memoryCopy(f)
-		return ex.binary, err
 	}
-	// High enough not to be overwritten by what a child is given.
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200)
-	if err != nil {
-		return nil, err
-	}
-	ex.binary = os.NewFile(uintptr(fd), path)
-	return ex.binary, nil
+	return ex.binary, err
 }
 
 // etc is the prepared /etc of sandboxes made of the host's files. As root it
@@ -282,12 +276,7 @@ func memoryCopy(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // duplicated
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 200)
-	if err != nil {
-		return nil, err
-	}
-	m := os.NewFile(uintptr(high), "agent")
+	m := os.NewFile(uintptr(fd), "agent")
 	if _, err = m.ReadFrom(f); err == nil {
 		_, err = unix.FcntlInt(m.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
@@ -301,9 +290,7 @@ func memoryCopy(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer ro.Close() //nolint:errcheck // duplicated
-	high, err = unix.FcntlInt(ro.Fd(), unix.F_DUPFD_CLOEXEC, 200)
-	return os.NewFile(uintptr(high), "agent"), err
+	return ro, nil
 }
 
 func (ex *Executor) drop(id string) {

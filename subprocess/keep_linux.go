@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // record journals a kept sandbox before it is made. Until ready it ends with
@@ -29,10 +31,6 @@ func (m *maker) record(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slot := -1
-	if m.lease != nil {
-		slot = m.lease.Slot()
-	}
 	m.undo = append(m.undo, func() { //nolint:contextcheck // an undo outlives the caller's context
 		ctx, cancel := cleanupContext()
 		defer cancel()
@@ -41,22 +39,24 @@ func (m *maker) record(ctx context.Context) error {
 	return j.Put(ctx, state.Record{
 		ID: m.id, Backend: driverName, Spec: spec, Labels: m.spec.Labels, Created: m.began,
 		Deadline: m.began.Add(m.spec.Lifetime), Socket: filepath.Join(m.runDir(), "agent.sock"),
-		BootID: state.BootID(), Token: m.token, Cgroups: m.mark.Cgroups, UIDSlot: slot,
+		BootID: state.BootID(), Token: m.token, Cgroups: m.mark.Cgroups,
 	})
 }
 
-// ready says that a kept sandbox is made.
+// ready writes down which process a sweep has to end, where one that outlives
+// its creator can be left, and says that a kept sandbox is made.
 func (m *maker) ready(ctx context.Context, sb *Sandbox) error {
+	spaces := m.ex.host.mode == launch.ModeMapped || m.ex.host.mode == launch.ModeSingle
+	if !m.spec.Keep && spaces {
+		return nil // dies with its creator
+	}
 	start, err := state.StartTime(sb.pid)
 	if err != nil {
 		return fmt.Errorf("the agent has gone: %w", err)
 	}
-	m.mark.Procs = []state.Proc{{PID: sb.pid, Start: start}}
-	if !m.spec.Keep {
-		return nil
-	}
 	sb.start = start
-	if err := m.marker.Update(m.mark); err != nil {
+	m.mark.Procs = []state.Proc{{PID: sb.pid, Start: start}}
+	if err := m.marker.Update(m.mark); err != nil || !m.spec.Keep {
 		return err
 	}
 	j, err := m.ex.store.Journal(ctx)
@@ -112,9 +112,6 @@ func dialer(path string) func(context.Context) (net.Conn, error) {
 // runDirOf is a sandbox's own directory.
 func runDirOf(s *state.Store, id string) string { return filepath.Join(s.Dir(), "run", id) }
 
-// startTime is when the agent started, for sandboxes that other processes made.
-func (sb *Sandbox) startTime() uint64 { return sb.start }
-
 // As implements the optional interfaces of the executor.
 func (ex *Executor) As(target any) bool {
 	switch t := target.(type) {
@@ -150,8 +147,8 @@ func (f *finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
 	switch {
 	case closed:
 		return nil, fail(backend.ErrClosed, nil)
-	case ok:
-		return sb, nil
+	case ok && !sb.keep:
+		return nil, fail(backend.ErrNotFound, errors.New("it is not a kept one"))
 	case ex.serr != nil:
 		return nil, fail(backend.ErrUnavailable, ex.serr)
 	}
@@ -160,11 +157,17 @@ func (f *finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
 		return nil, err
 	}
 	rec, err := j.Get(ctx, id)
-	if err != nil {
-		return nil, err
+	if err == nil && (!rec.Ready || rec.Backend != driverName) {
+		err = fail(backend.ErrNotFound, nil)
 	}
-	if !rec.Ready || rec.Backend != driverName {
-		return nil, fail(backend.ErrNotFound, nil)
+	if err == nil && ok {
+		err = sb.refresh(rec)
+	}
+	if ok && backend.KindOf(err) == backend.ErrNotFound {
+		sb.forget() // another process, or its deadline, has ended it
+	}
+	if err != nil || ok {
+		return sb, err
 	}
 	sb, err = ex.takeUp(ctx, rec)
 	if err != nil {
@@ -180,29 +183,48 @@ func (f *finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
 	return sb, nil
 }
 
+// refresh takes over what other processes did to a kept sandbox.
+func (sb *Sandbox) refresh(rec state.Record) error {
+	if err := agentLives(rec); err != nil {
+		return err
+	}
+	sb.deadline.Store(rec.Deadline.UnixNano())
+	sb.setPaused(rec.State == backend.StatePaused)
+	return nil
+}
+
+// agentLives is ErrNotFound when the agent of a record has ended.
+func agentLives(rec state.Record) error {
+	if rec.BootID == state.BootID() {
+		if fd, err := openProcess(rec.AgentPID, rec.AgentStart); err == nil {
+			unix.Close(fd) //nolint:errcheck // nothing to do about it
+			return nil
+		}
+	}
+	return &backend.Error{Op: "find", Kind: backend.ErrNotFound, Backend: driverName, Sandbox: rec.ID, Err: errors.New("it has ended")}
+}
+
 // takeUp connects to a kept sandbox that the journal describes.
 func (ex *Executor) takeUp(ctx context.Context, rec state.Record) (*Sandbox, error) {
 	fail := func(kind backend.Kind, err error) error {
 		return &backend.Error{Op: "find", Kind: kind, Backend: driverName, Sandbox: rec.ID, Err: err}
 	}
-	if fd, err := openProcess(rec.AgentPID, rec.AgentStart); err != nil || rec.BootID != state.BootID() {
-		return nil, fail(backend.ErrNotFound, errors.New("it has ended"))
-	} else {
-		unix.Close(fd) //nolint:errcheck // nothing to do about it
+	if err := agentLives(rec); err != nil {
+		return nil, err
 	}
-	sb := &Sandbox{ex: ex, id: rec.ID, keep: true, pid: rec.AgentPID, start: rec.AgentStart, socket: rec.Socket, token: rec.Token, ended: make(chan struct{})}
+	sb := &Sandbox{ex: ex, id: rec.ID, keep: true, pid: rec.AgentPID, start: rec.AgentStart, token: rec.Token, ended: make(chan struct{})}
 	if err := json.Unmarshal(rec.Spec, &sb.spec); err != nil {
 		return nil, fail(backend.ErrInternal, err)
 	}
 	if err := json.Unmarshal(rec.Receipt, &sb.receipt); err != nil {
 		return nil, fail(backend.ErrInternal, err)
 	}
-	sb.lifetime, sb.kernel, sb.paused = sb.spec.Lifetime, sb.receipt.Kernel, rec.State == backend.StatePaused
+	sb.kernel, sb.paused = sb.receipt.Kernel, rec.State == backend.StatePaused
 	sb.deadline.Store(rec.Deadline.UnixNano())
 	if len(rec.Cgroups) == 1 {
 		sb.group = ex.host.groups.Find(rec.Cgroups[0])
 	}
-	sb.connect(dialer(rec.Socket), nil)
+	sb.connect(dialer(rec.Socket))
 	if sb.paused {
 		return sb, nil
 	}
@@ -332,7 +354,9 @@ func (ex *Executor) clean(ctx context.Context, mk *state.Marker) error {
 			return errors.Join(err, mk.Close())
 		}
 	}
-	removeAll(runDirOf(ex.store, mk.ID()))
+	if err := tree.Remove(runDirOf(ex.store, mk.ID())); err != nil {
+		return errors.Join(err, mk.Close())
+	}
 	if mark.Keep || err != nil {
 		j, jerr := ex.store.Journal(ctx)
 		if jerr != nil {
@@ -361,6 +385,22 @@ func (ex *Executor) overdue(ctx context.Context, live map[string]state.Mark) err
 	records, err := j.List(ctx)
 	if err != nil {
 		return err
+	}
+	known := map[string]bool{}
+	for _, r := range records {
+		known[r.ID] = true
+	}
+	for id, m := range live {
+		// One whose record was lost: nobody can find it, and while it is paused
+		// it has no deadline of its own. Its processes are written down after
+		// its record, so it is not one that is being made.
+		if !m.Keep || m.Backend != driverName || m.BootID != state.BootID() || len(m.Procs) == 0 || known[id] {
+			continue
+		}
+		ex.host.groups.Find(groupName(ex.store.ID(), id)).Kill()
+		for _, p := range m.Procs {
+			killProcess(p.PID, p.Start)
+		}
 	}
 	const behind = 5 * time.Second
 	for _, r := range records {

@@ -19,6 +19,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+	"github.com/glovebox-dev/glovebox/internal/state"
 )
 
 // launcher owns the one thread that starts agents. A death signal is bound to
@@ -70,6 +71,7 @@ func (l *launcher) close() {
 type start struct {
 	cfg    launch.Config
 	binary *os.File
+	path   string   // of binary, in the child
 	conn   *os.File // becomes launch.ConnFD
 	extra  []*os.File
 	group  *cgroup.Group // nil: none
@@ -93,11 +95,16 @@ type process struct {
 	errs   *tail
 }
 
-// rangeSize is how many uids a mapped sandbox has.
-const rangeSize = 65536
-
 // run starts the agent.
 func (l *launcher) run(s *start) (p *process, err error) {
+	// Executed through a descriptor of the child's own: any other number could
+	// be taken by what the child is given.
+	binary, err := dup(s.binary)
+	if err != nil {
+		return nil, err
+	}
+	fd := s.add(binary)
+	s.path, s.cfg.HoldFDs = fmt.Sprintf("/proc/self/fd/%d", fd), append(s.cfg.HoldFDs, fd)
 	cfgFile, err := configFile(&s.cfg)
 	if err != nil {
 		return nil, err
@@ -166,7 +173,7 @@ func (s *start) fork(attr *syscall.ProcAttr) (pid int, err error) {
 			}
 		}()
 	}
-	return syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", s.binary.Fd()), []string{boot.Argv0}, attr)
+	return syscall.ForkExec(s.path, []string{boot.Argv0}, attr)
 }
 
 // actAs gives the calling thread, which must be locked, another effective uid
@@ -214,7 +221,7 @@ func (s *start) attributes() *syscall.SysProcAttr {
 	switch s.cfg.Mode {
 	case launch.ModeMapped:
 		sys.Cloneflags = namespaces
-		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: s.baseUID, Size: rangeSize}}
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: s.baseUID, Size: state.UIDLeaseSize}}
 		sys.GidMappings = sys.UidMappings
 		sys.GidMappingsEnableSetgroups = true
 		// Not as uid 0: that an agent never was it is cheaper than ceasing to

@@ -18,9 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/envd"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // What a sandbox's outer group has on top of the limits asked for: the agent
@@ -65,7 +67,7 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 			err = m.classify(ctx, err)
 		}
 	}()
-	sb := &Sandbox{ex: m.ex, id: m.id, keep: m.spec.Keep, spec: m.spec, ended: make(chan struct{}), lifetime: m.spec.Lifetime}
+	sb := &Sandbox{ex: m.ex, id: m.id, keep: m.spec.Keep, spec: m.spec, ended: make(chan struct{})}
 	if err := m.journal(ctx); err != nil {
 		return nil, err
 	}
@@ -101,8 +103,8 @@ func (m *maker) make(ctx context.Context) (_ *Sandbox, err error) {
 	m.undo = append(m.undo, func() { p.kill(); <-p.done; p.pidfd.Close() }) //nolint:errcheck // on the way out
 	sb.proc, sb.pid = p, p.pid
 	sb.deadline.Store(time.Now().Add(m.spec.Lifetime).UnixNano())
-	sb.connect(dial, s.cfg.Env)
-	m.undo = append(m.undo, sb.disconnect)
+	sb.connect(dial)
+	m.undo = append(m.undo, func() { <-sb.disconnect() })
 	if err := m.handshake(ctx, sb); err != nil {
 		return nil, err
 	}
@@ -141,7 +143,7 @@ func (m *maker) journal(ctx context.Context) (err error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		m.undo = append(m.undo, func() { removeAll(dir) })
+		m.undo = append(m.undo, func() { tree.Remove(dir) }) //nolint:errcheck // the sweep tries again
 	}
 	if m.spec.Keep {
 		return m.record(ctx)
@@ -152,7 +154,7 @@ func (m *maker) journal(ctx context.Context) (err error) {
 // runDir is the sandbox's own directory on the host, "" when it needs none.
 func (m *maker) runDir() string {
 	if m.spec.Keep || m.ex.host.mode == launch.ModeRestricted || m.ex.host.mode == launch.ModePlain {
-		return filepath.Join(m.ex.store.Dir(), "run", m.id)
+		return runDirOf(m.ex.store, m.id)
 	}
 	return ""
 }
@@ -200,7 +202,7 @@ func (m *maker) config(s *start) (launch.Config, error) {
 			return cfg, err
 		}
 	}
-	if _, ok := m.ex.host.groups.Has("memory"); !ok {
+	if _, ok := m.ex.host.groups.Has("memory"); !ok && mode != launch.ModePlain {
 		cfg.MemoryWatch = l.Memory
 	}
 	if _, ok := m.ex.host.groups.Has("pids"); !ok && mode != launch.ModePlain {
@@ -256,9 +258,16 @@ func tasksOf(uid int) uint64 {
 // groups makes the sandbox's cgroups and opens what the agent needs of them.
 func (m *maker) groups(sb *Sandbox, s *start) error {
 	if m.spec.Keep {
-		s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(dup(m.marker.File())))
+		held := []*os.File{m.marker.File()}
 		if m.lease != nil {
-			s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(dup(m.lease.File())))
+			held = append(held, m.lease.File())
+		}
+		for _, f := range held {
+			second, err := dup(f)
+			if err != nil {
+				return err
+			}
+			s.cfg.HoldFDs = append(s.cfg.HoldFDs, s.add(second))
 		}
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -303,12 +312,12 @@ func (m *maker) groups(sb *Sandbox, s *start) error {
 }
 
 // dup is a second descriptor of the same open file, so that both can be closed.
-func dup(f *os.File) *os.File {
+func dup(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return f
+		return nil, err
 	}
-	return os.NewFile(uintptr(fd), f.Name())
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // connection makes what the agent serves on: one end of a socket pair for a
@@ -330,13 +339,12 @@ func (m *maker) connection(sb *Sandbox, s *start) (dial func(context.Context) (n
 		m.undo = append(m.undo, func() { conn.Close() }) //nolint:errcheck // on the way out
 		return once(conn), nil
 	}
-	sb.socket = filepath.Join(m.runDir(), "agent.sock")
 	l, err := listenIn(m.runDir(), "agent.sock")
 	if err != nil {
 		return nil, err
 	}
 	s.conn = l
-	return dialer(sb.socket), nil
+	return dialer(filepath.Join(m.runDir(), "agent.sock")), nil
 }
 
 // once hands out a connection that cannot be made again.
@@ -382,7 +390,7 @@ func (m *maker) handshake(ctx context.Context, sb *Sandbox) error {
 		return errors.New("the agent has no Landlock domain")
 	}
 	if m.spec.Keep {
-		return sb.client.Init(ctx, initRequest(sb.token))
+		return sb.client.Init(ctx, envd.InitRequest{AccessToken: sb.token})
 	}
 	return nil
 }

@@ -14,9 +14,19 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 )
 
+// maxMounts bounds the mounts of a sandbox, each of which can be a descriptor of
+// its agent's.
+const maxMounts = 100
+
 // binds checks the mounts that were asked for. What is looked at here is
 // recorded by device and inode, and the agent refuses anything else.
 func (m *maker) binds(s *start) ([]launch.Bind, error) {
+	if n := len(m.spec.Mounts); n > maxMounts {
+		return nil, &backend.Error{
+			Op: "create", Kind: backend.ErrTooLarge, Backend: driverName, Field: "mounts",
+			Err: fmt.Errorf("%d mounts, at most %d", n, maxMounts), Fix: "mount a directory that holds them",
+		}
+	}
 	out := make([]launch.Bind, 0, len(m.spec.Mounts))
 	for i, mount := range m.spec.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
@@ -137,8 +147,8 @@ func describeRoot(root, stateDir string) string {
 // socketSearch bounds how many entries of a mount are looked at for sockets.
 const socketSearch = 2000
 
-// findSocket is a socket in the first levels of dir; a read-only mount does not
-// keep anyone from connecting to it.
+// findSocket is a socket among the first entries of dir; a read-only mount does
+// not keep anyone from connecting to it.
 func findSocket(dir string) string {
 	seen, found := 0, ""
 	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // a bounded look
@@ -155,14 +165,4 @@ func findSocket(dir string) string {
 		return nil
 	})
 	return found
-}
-
-// filepathWalkChmod makes directories below dir removable.
-func filepathWalkChmod(dir string) {
-	filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error { //nolint:errcheck // best effort before a removal
-		if d != nil && d.IsDir() {
-			os.Chmod(path, 0o700) //nolint:errcheck,gosec // a directory of ours about to be removed
-		}
-		return nil
-	})
 }

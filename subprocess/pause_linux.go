@@ -11,6 +11,9 @@ import (
 // pausedFor is how long a paused sandbox is kept.
 const pausedFor = backend.MaxLifetime
 
+// pauseTimeout bounds a pause or resume, however long its caller would wait.
+const pauseTimeout = 30 * time.Second
+
 // Pause implements backend.Pauser: everything in the sandbox, its agent
 // included, is frozen in memory.
 func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
@@ -24,9 +27,11 @@ func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 	if opts.FilesOnly {
 		return fail(backend.ErrUnsupported, errors.New("files cannot be kept without memory"))
 	}
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.paused {
+	ctx, cancel := context.WithTimeout(ctx, pauseTimeout)
+	defer cancel()
+	sb.life.Lock()
+	defer sb.life.Unlock()
+	if sb.isPaused() {
 		return fail(backend.ErrConflict, errors.New("the sandbox is paused already"))
 	}
 	// A frozen agent cannot keep a deadline, and would find it long past.
@@ -34,14 +39,30 @@ func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 		return err
 	}
 	if err := sb.group.Freeze(ctx); err != nil {
-		return errors.Join(fail(backend.ErrUnavailable, err), sb.group.Thaw(context.WithoutCancel(ctx)), sb.client.SetDeadline(context.WithoutCancel(ctx), sb.lifetime))
+		back, cancel := cleanupContext() //nolint:contextcheck // the caller's may be over
+		defer cancel()
+		return errors.Join(fail(backend.ErrUnavailable, err), sb.group.Thaw(back), sb.client.SetDeadline(back, sb.spec.Lifetime)) //nolint:contextcheck // the same
 	}
-	sb.paused = true
 	sb.deadline.Store(time.Now().Add(pausedFor).UnixNano())
-	if sb.expiry != nil {
+	sb.setPaused(true)
+	return sb.recordState(ctx, backend.StatePaused, time.Now().Add(pausedFor))
+}
+
+// setPaused notes that the sandbox is or is not frozen, and puts off the host's
+// own end of a frozen one.
+func (sb *Sandbox) setPaused(paused bool) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.paused = paused
+	if paused && sb.expiry != nil && !sb.closed.Load() {
 		sb.expiry.Reset(pausedFor)
 	}
-	return sb.recordState(ctx, backend.StatePaused, time.Now().Add(pausedFor))
+}
+
+func (sb *Sandbox) isPaused() bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.paused
 }
 
 // Resume implements backend.Pauser.
@@ -50,24 +71,24 @@ func (c *control) Resume(ctx context.Context) error {
 	if err := sb.alive("resume"); err != nil {
 		return err
 	}
-	sb.mu.Lock()
-	if !sb.paused {
-		sb.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, pauseTimeout)
+	defer cancel()
+	sb.life.Lock()
+	defer sb.life.Unlock()
+	if !sb.isPaused() {
 		return &backend.Error{
 			Op: "resume", Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
 			Err: errors.New("the sandbox is not paused"),
 		}
 	}
 	if err := sb.group.Thaw(ctx); err != nil {
-		sb.mu.Unlock()
 		return &backend.Error{Op: "resume", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err}
 	}
-	sb.paused = false
-	sb.mu.Unlock()
-	if err := sb.recordState(ctx, backend.StateRunning, time.Now().Add(sb.lifetime)); err != nil {
+	sb.setPaused(false)
+	if err := sb.recordState(ctx, backend.StateRunning, time.Now().Add(sb.spec.Lifetime)); err != nil {
 		return err
 	}
-	return sb.setDeadline(ctx, sb.lifetime)
+	return sb.setDeadline(ctx, sb.spec.Lifetime)
 }
 
 // recordState journals where a kept sandbox is in its life.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // destroyTimeout bounds how long the end of a sandbox may take.
@@ -31,13 +31,12 @@ func cleanupContext() (context.Context, context.CancelFunc) {
 
 // Sandbox is one child process and all that runs below it.
 type Sandbox struct {
-	ex       *Executor
-	id       string
-	keep     bool
-	spec     backend.Spec
-	lifetime time.Duration
-	receipt  backend.Receipt
-	kernel   string
+	ex      *Executor
+	id      string
+	keep    bool
+	spec    backend.Spec
+	receipt backend.Receipt
+	kernel  string
 
 	proc   *process // nil when another process started it
 	pid    int      // of the agent, on the host
@@ -45,7 +44,6 @@ type Sandbox struct {
 	group  *cgroup.Group
 	marker *state.Marker
 	lease  *state.UIDLease
-	socket string
 	token  string
 
 	client    *envd.Client
@@ -54,27 +52,25 @@ type Sandbox struct {
 	evidence  evidence
 	deadline  atomic.Int64 // Unix nanoseconds
 
-	mu     sync.Mutex // serialises pause, resume and destroy
+	life   sync.Mutex // serialises pause and resume; destroy waits for neither
+	mu     sync.Mutex // guards paused and expiry, held for moments only
 	paused bool
-	closed atomic.Bool
 	expiry *time.Timer
-	ended  chan struct{} // closed by Destroy
-	derr   error
+	closed atomic.Bool
+	ended  chan struct{} // closed when it was destroyed
+	derr   error         // valid once ended is closed
 }
 
 // connect makes the client over dial.
-func (sb *Sandbox) connect(dial func(context.Context) (net.Conn, error), env map[string]string) {
+func (sb *Sandbox) connect(dial func(context.Context) (net.Conn, error)) {
 	sb.transport = envd.NewTransport(dial)
 	sb.client = envd.New(sb.transport, envd.Options{
-		Sandbox: sb.id, Backend: driverName, AccessToken: sb.token,
+		Sandbox: sb.id, Backend: driverName, AccessToken: sb.token, Extended: true,
 		Output: sb.spec.Limits.Output, KillOnOutput: sb.spec.Limits.KillOnOutput, CPUTime: sb.spec.Limits.CPUTime,
 		Judge: sb.judge, Lost: sb.lost,
 		Overdue: func(context.Context, string) error { sb.killAll(); return nil },
 	})
-	_ = env // the agent has it
 }
-
-func initRequest(token string) envd.InitRequest { return envd.InitRequest{AccessToken: token} }
 
 // behind is how long the host's own end of a sandbox comes after the agent's.
 const behind = 2 * time.Second
@@ -93,7 +89,7 @@ func (sb *Sandbox) atDeadline() {
 	if sb.keep && sb.postponed(ctx) {
 		return
 	}
-	sb.destroy(ctx) //nolint:errcheck // the sweep tries again
+	sb.Destroy(ctx) //nolint:errcheck // the sweep tries again
 }
 
 // postponed tells whether another process has moved the deadline of a kept
@@ -165,9 +161,7 @@ func (sb *Sandbox) usable(op string) error {
 	if err := sb.alive(op); err != nil {
 		return err
 	}
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.paused {
+	if sb.isPaused() {
 		return &backend.Error{
 			Op: op, Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
 			Err: errors.New("the sandbox is paused"), Fix: "resume it",
@@ -241,7 +235,7 @@ func (sb *Sandbox) setDeadline(ctx context.Context, d time.Duration) error {
 	at := time.Now().Add(d)
 	sb.deadline.Store(at.UnixNano())
 	sb.mu.Lock()
-	if sb.expiry != nil {
+	if sb.expiry != nil && !sb.closed.Load() {
 		sb.expiry.Reset(d + behind)
 	}
 	sb.mu.Unlock()
@@ -347,22 +341,32 @@ func (sb *Sandbox) killAll() {
 		sb.proc.kill()
 		return
 	}
-	killProcess(sb.pid, sb.startTime())
+	killProcess(sb.pid, sb.start)
 }
 
-// Destroy implements backend.Sandbox.
-func (sb *Sandbox) Destroy(ctx context.Context) error { return sb.destroy(ctx) }
-
-func (sb *Sandbox) destroy(ctx context.Context) error {
-	if !sb.closed.CompareAndSwap(false, true) {
-		select {
-		case <-sb.ended:
-			return sb.derr
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// Destroy implements backend.Sandbox. When ctx ends it goes on without the
+// caller.
+func (sb *Sandbox) Destroy(ctx context.Context) error {
+	if sb.closed.CompareAndSwap(false, true) {
+		go sb.finish() //nolint:contextcheck // see above
 	}
+	select {
+	case <-sb.ended:
+		return sb.derr
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// deafTimeout is how long the end of a sandbox waits for a caller's writer that
+// takes nothing.
+const deafTimeout = 2 * time.Second
+
+// finish ends the sandbox and removes all that it was made of.
+func (sb *Sandbox) finish() {
 	defer close(sb.ended)
+	ctx, cancel := cleanupContext()
+	defer cancel()
 	sb.mu.Lock()
 	if sb.expiry != nil {
 		sb.expiry.Stop()
@@ -370,8 +374,9 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	sb.mu.Unlock()
 	sb.askToEnd()
 	sb.killAll()
+	disconnected := sb.disconnect()
 	err := sb.gone(ctx)
-	sb.disconnect()
+	ended := err == nil
 	if sb.group != nil {
 		if gerr := sb.group.Remove(ctx); gerr != nil && err == nil {
 			err = fmt.Errorf("remove the control groups: %w", gerr)
@@ -380,26 +385,38 @@ func (sb *Sandbox) destroy(ctx context.Context) error {
 	if err == nil {
 		err = sb.release(ctx)
 	}
-	sb.ex.drop(sb.id)
+	select {
+	case <-disconnected:
+	case <-time.After(deafTimeout):
+	}
 	if err != nil {
 		if sb.marker != nil {
 			sb.marker.Close() //nolint:errcheck // left for the sweep
+		}
+		// Security: uids of processes that may still run stay leased.
+		if sb.lease != nil && ended {
+			sb.lease.Release() //nolint:errcheck // a lock that ends with us
 		}
 		sb.derr = &backend.Error{
 			Op: "destroy", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err,
 			Fix: "the sweep tries again",
 		}
 	}
-	return sb.derr
+	sb.ex.drop(sb.id)
 }
 
 // disconnect ends the connection to the agent, also one that no call has taken
-// up yet.
-func (sb *Sandbox) disconnect() {
-	sb.client.Close() //nolint:errcheck // the agent is about to go
+// up yet. The channel is closed when nothing of the caller's is used any more.
+func (sb *Sandbox) disconnect() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		sb.client.Close() //nolint:errcheck // the agent is about to go
+	}()
 	if sb.conn != nil {
 		sb.conn.Close() //nolint:errcheck // the same
 	}
+	return done
 }
 
 // askToEnd lets an agent without a pid namespace end what it started, which
@@ -408,7 +425,7 @@ func (sb *Sandbox) askToEnd() {
 	if m := sb.ex.host.mode; m != launch.ModeRestricted && m != launch.ModePlain {
 		return
 	}
-	sb.disconnect()
+	sb.conn.Close() //nolint:errcheck // it tells the agent
 	t := time.NewTimer(5 * time.Second)
 	defer t.Stop()
 	select {
@@ -427,12 +444,14 @@ func (sb *Sandbox) gone(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return waitGone(ctx, sb.pid, sb.startTime())
+	return waitGone(ctx, sb.pid, sb.start)
 }
 
 // release gives back what the sandbox held on the host.
 func (sb *Sandbox) release(ctx context.Context) error {
-	removeAll(runDirOf(sb.ex.store, sb.id))
+	if err := tree.Remove(runDirOf(sb.ex.store, sb.id)); err != nil {
+		return err
+	}
 	if sb.keep {
 		j, err := sb.ex.store.Journal(ctx)
 		if err != nil {
@@ -467,16 +486,6 @@ func (sb *Sandbox) forget() {
 		sb.lease.Close() //nolint:errcheck // the agent holds the lock
 	}
 	sb.ex.drop(sb.id)
-}
-
-// removeAll removes a directory of ours; user code may have left directories
-// in it that cannot be searched.
-func removeAll(dir string) {
-	if os.RemoveAll(dir) == nil {
-		return
-	}
-	filepathWalkChmod(dir)
-	os.RemoveAll(dir) //nolint:errcheck // the sweep tries again
 }
 
 // killProcess kills the process with a number and a start time.

@@ -56,6 +56,10 @@ type Options struct {
 	// set the server is not asked for extensions; "" finds out.
 	EnvdVersion string
 
+	// Extended says that the server is known to have the glovebox service, so
+	// that it is not asked.
+	Extended bool
+
 	// Output bounds each output stream of each command in bytes, 0 not at
 	// all. KillOnOutput kills at the bound instead of dropping what is over it.
 	Output       int64
@@ -128,6 +132,9 @@ func New(rt http.RoundTripper, opts Options) *Client {
 		opts.Grace = DefaultGrace
 	}
 	c := &Client{opts: opts, rt: rt, calls: map[uint64]context.CancelCauseFunc{}}
+	if opts.Extended {
+		c.server.Store(extended)
+	}
 	if opts.EnvdVersion != "" {
 		c.server.Store(plain)
 	}

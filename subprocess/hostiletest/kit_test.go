@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // reports are the lines of the report file.
@@ -129,22 +130,11 @@ func openDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := removeAll(dir); err != nil {
+		if err := tree.Remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	return dir
-}
-
-// removeAll removes a directory in which directories may be unreadable.
-func removeAll(dir string) error {
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700)
-		}
-		return nil
-	})
-	return os.RemoveAll(dir)
 }
 
 func copyFile(t *testing.T, from, to string, mode fs.FileMode) {

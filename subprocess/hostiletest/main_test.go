@@ -29,6 +29,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 	"github.com/glovebox-dev/glovebox/subprocess"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // The modes, as reports name them.
@@ -98,7 +99,7 @@ func run(m *testing.M) (code int, err error) {
 	if w.dir, err = os.MkdirTemp("/tmp", "glovebox-hostile-"); err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, removeAll(w.dir)) }()
+	defer func() { err = errors.Join(err, tree.Remove(w.dir)) }()
 	if err := os.Chmod(w.dir, 0o755); err != nil {
 		return 1, err
 	}

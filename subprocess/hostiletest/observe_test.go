@@ -21,6 +21,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/leak"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // box is a sandbox with what is seen of it from outside.
@@ -233,7 +234,7 @@ func plant(t *testing.T, dir string) canary {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := removeAll(place); err != nil {
+		if err := tree.Remove(place); err != nil {
 			t.Error(err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // patience bounds each step of a sandbox's end: the end of killed processes,
@@ -239,7 +240,7 @@ func (sb *sandbox) finish() error {
 		wg.Go(func() { errs[i] = p.bury() })
 	}
 	wg.Wait()
-	err := errors.Join(append(errs, sb.root.Close(), removeAll(sb.base))...)
+	err := errors.Join(append(errs, sb.root.Close(), tree.Remove(sb.base))...)
 	if err != nil {
 		return sb.fault("destroy", backend.ErrUnavailable, "", err, "")
 	}
@@ -259,34 +260,6 @@ func (sb *sandbox) alive(op string) error {
 
 func (sb *sandbox) fault(op string, kind backend.Kind, field string, err error, fix string) error {
 	return &backend.Error{Op: op, Kind: kind, Backend: sb.ex.opts.Name, Sandbox: sb.id, Field: field, Err: err, Fix: fix}
-}
-
-// removeAll removes a directory in which programs may have left directories
-// that cannot be searched.
-func removeAll(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil {
-		return nil
-	}
-	root, rerr := os.OpenRoot(dir)
-	if rerr != nil {
-		return err
-	}
-	openDirs(root, ".")
-	if cerr := root.Close(); cerr != nil {
-		return cerr
-	}
-	return os.RemoveAll(dir)
-}
-
-// openDirs makes the directories below name searchable, as far as it can.
-func openDirs(root *os.Root, name string) {
-	_ = fs.WalkDir(root.FS(), name, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			_ = root.Chmod(filepath.FromSlash(path), 0o700) // the removal tells
-		}
-		return nil
-	})
 }
 
 var _ backend.Sandbox = (*sandbox)(nil)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
 )
 
 // Stat implements backend.Filesystem. A link that leads nowhere, or out of the
@@ -193,7 +194,7 @@ func (f *files) Remove(_ context.Context, name string) error {
 	}
 	err = f.sb.root.RemoveAll(local)
 	if errors.Is(err, fs.ErrPermission) {
-		openDirs(f.sb.root, filepath.ToSlash(local))
+		tree.OpenDirs(f.sb.root, filepath.ToSlash(local))
 		err = f.sb.root.RemoveAll(local)
 	}
 	return f.fault("remove", name, err)
