@@ -126,9 +126,6 @@ func (m *maker) journal(ctx context.Context) (err error) {
 	if m.ex.host.groups.Usable() {
 		m.mark.Cgroups = []string{name}
 	}
-	if dir := m.runDir(); dir != "" {
-		m.mark.Dirs = []string{dir}
-	}
 	if m.marker, err = m.ex.store.Mark(m.id, m.mark); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func churn(dir string) error {
 	}
 	for {
 		id := randomID()
-		mk, err := s.Mark(id, state.Mark{PID: os.Getpid(), Dirs: []string{strings.Repeat("x", mrand.IntN(8000))}})
+		mk, err := s.Mark(id, state.Mark{PID: os.Getpid(), Cgroups: []string{strings.Repeat("x", mrand.IntN(8000))}})
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,6 @@ type Record struct {
 	BootID     string
 	Token      string // the agent's access token, a secret
 	Cgroups    []string
-	UIDSlot    int // -1: none
 	Receipt    json.RawMessage
 }
 
@@ -57,7 +56,7 @@ func migrations() []string {
 			id TEXT PRIMARY KEY, backend TEXT NOT NULL, spec TEXT NOT NULL, labels TEXT NOT NULL,
 			created INTEGER NOT NULL, deadline INTEGER NOT NULL, state TEXT NOT NULL, ready INTEGER NOT NULL,
 			socket TEXT NOT NULL, agent_pid INTEGER NOT NULL, agent_start INTEGER NOT NULL, boot_id TEXT NOT NULL,
-			token TEXT NOT NULL, cgroups TEXT NOT NULL, uid_slot INTEGER NOT NULL, receipt TEXT NOT NULL
+			token TEXT NOT NULL, cgroups TEXT NOT NULL, receipt TEXT NOT NULL
 		) STRICT`,
 	}
 }
@@ -152,11 +151,11 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 		return j.classify("put", r.ID, err)
 	}
 	_, err = j.db.ExecContext(ctx, `INSERT INTO sandboxes (id, backend, spec, labels, created, deadline, state, ready,
-		socket, agent_pid, agent_start, boot_id, token, cgroups, uid_slot, receipt)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		socket, agent_pid, agent_start, boot_id, token, cgroups, receipt)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.Backend, string(r.Spec), string(labels), unix(r.Created), unix(r.Deadline),
 		string(cmp.Or(r.State, backend.StateCreating)), r.Ready, r.Socket, r.AgentPID, int64(r.AgentStart),
-		r.BootID, r.Token, string(cgroups), r.UIDSlot, string(r.Receipt))
+		r.BootID, r.Token, string(cgroups), string(r.Receipt))
 	return j.classify("put", r.ID, err)
 }
 
@@ -198,7 +197,7 @@ func (j *Journal) Delete(ctx context.Context, id string) error {
 }
 
 const columns = `id, backend, spec, labels, created, deadline, state, ready, socket, agent_pid, agent_start,
-	boot_id, token, cgroups, uid_slot, receipt`
+	boot_id, token, cgroups, receipt`
 
 // Get is the record of a sandbox.
 func (j *Journal) Get(ctx context.Context, id string) (Record, error) {
@@ -228,7 +227,7 @@ func scan(into func(dest ...any) error) (r Record, err error) {
 	var spec, labels, cgroups, receipt string
 	var created, deadline, start int64
 	err = into(&r.ID, &r.Backend, &spec, &labels, &created, &deadline, &r.State, &r.Ready, &r.Socket, &r.AgentPID,
-		&start, &r.BootID, &r.Token, &cgroups, &r.UIDSlot, &receipt)
+		&start, &r.BootID, &r.Token, &cgroups, &receipt)
 	if err != nil {
 		return Record{}, err
 	}

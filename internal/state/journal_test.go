@@ -30,7 +30,7 @@ func record(id string) state.Record {
 	return state.Record{
 		ID: id, Backend: "box", Spec: json.RawMessage(`{"keep":true}`), Labels: map[string]string{"a": "'; DROP TABLE sandboxes"},
 		Created: time.Unix(1, 5).UTC(), Deadline: time.Unix(2, 0).UTC(), State: backend.StateCreating, Socket: "/s",
-		AgentPID: 9, AgentStart: 1 << 40, BootID: "b", Token: "t", Cgroups: []string{"c"}, UIDSlot: -1, Receipt: json.RawMessage(`{}`),
+		AgentPID: 9, AgentStart: 1 << 40, BootID: "b", Token: "t", Cgroups: []string{"c"}, Receipt: json.RawMessage(`{}`),
 	}
 }
 

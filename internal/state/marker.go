@@ -36,10 +36,7 @@ type Mark struct {
 
 	// What the sandbox is made of, as the backend names it.
 	Cgroups []string `json:"cgroups,omitempty"`
-	Mounts  []string `json:"mounts,omitempty"`
-	Dirs    []string `json:"dirs,omitempty"`
 	Procs   []Proc   `json:"procs,omitempty"`
-	UIDBase uint32   `json:"uid_base,omitempty"`
 }
 
 // Proc is a process that cannot be mistaken for a later one with its number.

@@ -84,9 +84,6 @@ func (l *UIDLease) Base() uint32 {
 	return firstUID + uint32(l.slot)*UIDLeaseSize
 }
 
-// Slot is the range's number, below UIDLeases.
-func (l *UIDLease) Slot() int { return l.slot }
-
 // File carries the lock. A process that inherits it holds the lease until it
 // ends, though the lease be closed here. The UIDLease keeps owning it.
 func (l *UIDLease) File() *os.File { return l.lock }
