@@ -38,6 +38,17 @@ const (
 	ControlSync        Control = "io_contention" // sync storms and I/O hogs do not slow others
 )
 
+// Controls are all controls.
+func Controls() []Control {
+	return []Control{
+		ControlMemory, ControlSwap, ControlCPU, ControlCPUTime, ControlWallTime, ControlPids, ControlDisk,
+		ControlInodes, ControlOpenFiles, ControlFileSize, ControlCore, ControlOutput, ControlLifetime,
+		ControlKillAll, ControlKillTree, ControlBound, ControlNetworkOff, ControlNetworkList, ControlReadOnly,
+		ControlHostFiles, ControlHostProcs, ControlPrivileges, ControlSyscalls, ControlFileRules, ControlOwnUID,
+		ControlAgent, ControlMountsRO, ControlHostIPC, ControlSync,
+	}
+}
+
 // Enforcement is how firmly a control holds.
 type Enforcement string
 

@@ -46,6 +46,11 @@ func (s Spec) Validate() error {
 	if len(s.Secrets) > 0 && (s.Network.Mode == "" || s.Network.Mode == NetworkNone) {
 		return invalid("secrets", "secrets without a network, where nothing uses them")
 	}
+	for _, c := range s.Advisory {
+		if !slices.Contains(Controls(), c) {
+			return invalid("advisory", "unknown control %q", c)
+		}
+	}
 	for i, m := range s.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
 		if err := m.Validate(field); err != nil {

@@ -73,6 +73,8 @@ func TestSpec_validate(t *testing.T) {
 		field string
 	}{
 		{"zero", backend.Spec{}, ""},
+		{"advisory", backend.Spec{Advisory: backend.Controls()}, ""},
+		{"unknown control", backend.Spec{Advisory: []backend.Control{backend.ControlMemory, "memroy"}}, "advisory"},
 		{"longest", backend.Spec{Lifetime: backend.MaxLifetime}, ""},
 		{"too long", backend.Spec{Lifetime: backend.MaxLifetime + 1}, "lifetime"},
 		{"negative", backend.Spec{Lifetime: -1}, "lifetime"},

@@ -4,17 +4,19 @@ import "time"
 
 // Receipt is what one sandbox really got. It can be filed: it holds no secret.
 type Receipt struct {
-	Sandbox    string    `json:"sandbox"`
-	Backend    string    `json:"backend"` // the configured name
-	Driver     string    `json:"driver"`
-	Asked      Isolation `json:"asked"`    // Spec.MinIsolation
-	Achieved   Isolation `json:"achieved"` // measured
-	Measured   bool      `json:"measured"` // false: only declared
-	Template   string    `json:"template,omitempty"`
-	Lifetime   string    `json:"lifetime"` // "bound" or "kept"
-	Deadline   time.Time `json:"deadline"`
-	Kernel     string    `json:"kernel,omitempty"`
-	Privileges string    `json:"privileges,omitempty"` // how the backend itself ran: "root", "user namespace", "unprivileged"
+	Sandbox  string    `json:"sandbox"`
+	Backend  string    `json:"backend"` // the configured name
+	Driver   string    `json:"driver"`
+	Asked    Isolation `json:"asked"`    // Spec.MinIsolation
+	Achieved Isolation `json:"achieved"` // measured
+	Measured bool      `json:"measured"` // false: only declared
+	Template string    `json:"template,omitempty"`
+	// Labels are Spec.Labels; set by the router.
+	Labels     map[string]string `json:"labels,omitempty"`
+	Lifetime   string            `json:"lifetime"` // "bound" or "kept"
+	Deadline   time.Time         `json:"deadline"`
+	Kernel     string            `json:"kernel,omitempty"`
+	Privileges string            `json:"privileges,omitempty"` // how the backend itself ran: "root", "user namespace", "unprivileged"
 
 	Limits   []Grant                  `json:"limits"`
 	Controls map[Control]Claim        `json:"controls"` // everything that is not a limit

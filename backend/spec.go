@@ -65,8 +65,8 @@ type Mount struct {
 	ReadOnly bool `json:"read_only"`
 }
 
-// Limits bounds a sandbox and its commands. A zero field takes its default
-// (DefaultLimits); a negative one is invalid.
+// Limits bounds a sandbox and its commands. A zero field takes its default, as
+// WithDefaults fills it in; a negative one is invalid.
 type Limits struct {
 	Memory    int64   `json:"memory,omitempty"`     // bytes, of everything in the sandbox; there is no swap
 	CPUs      float64 `json:"cpus,omitempty"`       // cores

@@ -2,7 +2,11 @@ package backend_test
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,5 +126,31 @@ func TestWarnings_Check(t *testing.T) {
 	}
 	if got := (backend.Warnings{}).Check(limits, time.Second, exit); got != nil {
 		t.Errorf("warnings that are off: %q", got)
+	}
+}
+
+func TestControls_areAllConstants(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "capabilities.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []backend.Control
+	ast.Inspect(file, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if id, ok := v.Type.(*ast.Ident); ok && id.Name == "Control" {
+			name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Error(err)
+			}
+			want = append(want, backend.Control(name))
+		}
+		return true
+	})
+	if d := cmp.Diff(want, backend.Controls()); d != "" {
+		t.Error(d)
 	}
 }

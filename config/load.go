@@ -232,10 +232,14 @@ func envLayer(environ []string) (layer, error) {
 		names[strings.Join(path, separator)] = name
 	}
 	return layer{values, func(key string) string {
-		if n, ok := names[key]; ok {
-			return "environment " + n
+		var from []string // a section is given by several
+		for k, n := range names {
+			if k == key || strings.HasPrefix(k, key+separator) {
+				from = append(from, n)
+			}
 		}
-		return "environment"
+		slices.Sort(from)
+		return strings.TrimSpace("environment " + strings.Join(from, ", "))
 	}}, nil
 }
 

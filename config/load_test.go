@@ -242,6 +242,7 @@ func TestLoad_refusesEnvironment(t *testing.T) {
 	t.Parallel()
 	for env, want := range map[string]string{
 		"GLOVEBOX_LIMITS__MEMROY=1g":  `environment GLOVEBOX_LIMITS__MEMROY: limits.memroy: unknown key "memroy", did you mean "memory"?`,
+		"GLOVEBOX_LIMIT__MEMORY=1g":   `environment GLOVEBOX_LIMIT__MEMORY: limit: unknown key "limit", did you mean "limits"?`,
 		"GLOVEBOX_LIMITS=1":           "limits: \"1\" is not a section",
 		"GLOVEBOX___A=1":              "not a key",
 		"GLOVEBOX_LIMITS__PIDS=many":  `environment GLOVEBOX_LIMITS__PIDS: limits.pids: "many" is not a whole number`,
@@ -299,6 +300,11 @@ func TestLoad_hidesSecrets(t *testing.T) {
 	p := newPlace(t)
 	p.user("backends: {box: {driver: subprocess, with: {api_key: 5, password: " + secret + "}}}")
 	if _, err := p.load(); err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("error %v", err)
+	}
+	const number = "84728472"
+	p.user("backends: {box: {driver: subprocess, with: {templates: {my_token: " + number + "}}}}")
+	if _, err := p.load(); err == nil || strings.Contains(err.Error(), number) || !strings.Contains(err.Error(), "my_token: the value is not of the right type") {
 		t.Errorf("error %v", err)
 	}
 	p.user("backends: {box: {driver: subprocess, with: {templates: {my_token: " + secret + ", url: 'https://u:" + secret +

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -21,7 +20,6 @@ import (
 type Executors struct {
 	cfg Config
 	reg *registry.Registry
-	log *slog.Logger
 
 	mu       sync.Mutex
 	closed   bool
@@ -30,10 +28,10 @@ type Executors struct {
 }
 
 // Open readies the executors of cfg, a valid configuration. Backends are
-// opened when an executor that uses them is first asked for. log may be nil.
-func Open(cfg Config, reg *registry.Registry, log *slog.Logger) *Executors {
+// opened when an executor that uses them is first asked for.
+func Open(cfg Config, reg *registry.Registry) *Executors {
 	return &Executors{
-		cfg: cfg, reg: reg, log: log,
+		cfg: cfg, reg: reg,
 		backends: map[string]backend.Executor{}, routers: map[string]*router.Router{},
 	}
 }
@@ -102,7 +100,7 @@ func (e *Executors) open(ctx context.Context, name string) (backend.Executor, er
 		return ex, nil
 	}
 	b := e.cfg.Backends[name]
-	ex, err := e.reg.Open(ctx, b.Driver, e.cfg.env(name, e.log), b.With)
+	ex, err := e.reg.Open(ctx, b.Driver, e.cfg.env(name), b.With)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +108,8 @@ func (e *Executors) open(ctx context.Context, name string) (backend.Executor, er
 	return ex, nil
 }
 
-func (c Config) env(name string, log *slog.Logger) registry.Env {
-	env := registry.Env{Name: name, Logger: log, Templates: map[string]string{}}
+func (c Config) env(name string) registry.Env {
+	env := registry.Env{Name: name, Templates: map[string]string{}}
 	for t, tc := range c.Templates {
 		if len(tc.Backends) == 0 || slices.Contains(tc.Backends, name) {
 			env.Templates[t] = tc.Rootfs
@@ -129,7 +127,7 @@ func (e *Executors) Probe(ctx context.Context, name string) (registry.Report, er
 			Err: strict.Unknown("backend", name, slices.Collect(maps.Keys(e.cfg.Backends))),
 		}
 	}
-	return e.reg.Probe(ctx, b.Driver, e.cfg.env(name, e.log), b.With)
+	return e.reg.Probe(ctx, b.Driver, e.cfg.env(name), b.With)
 }
 
 // Close closes the backends that were opened. It is idempotent.

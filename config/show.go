@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/knadh/koanf/maps"
 
@@ -57,7 +56,6 @@ func (l *Loaded) Redacted() map[string]any {
 // limitDefaults is what holds for limits that are not in l.
 func limitDefaults(l Limits) []Entry {
 	d := l.Backend().WithDefaults()
-	lifetime := max(backend.DefaultLifetime, time.Duration(l.Lifetime))
 	entries := []Entry{
 		{Key: "memory", Value: Size(d.Memory).String()},
 		{Key: "cpus", Value: d.CPUs},
@@ -70,7 +68,7 @@ func limitDefaults(l Limits) []Entry {
 		{Key: "on_output_limit", Value: string(OutputTruncate)},
 		{Key: "timeout", Value: min(backend.DefaultTimeout, l.MaxTimeoutOr()).String()},
 		{Key: "max_timeout", Value: backend.MaxTimeout.String()},
-		{Key: "lifetime", Value: lifetime.String()},
+		{Key: "lifetime", Value: backend.DefaultLifetime.String()},
 	}
 	for i := range entries {
 		entries[i].Key, entries[i].Origin = "limits."+entries[i].Key, "default"
@@ -106,7 +104,7 @@ func (l *Loaded) literalSecrets() []string {
 	for key, v := range flat {
 		path := strings.Split(key, separator)
 		if s, ok := v.(string); ok && redact(path, s) != s {
-			out = append(out, fmt.Sprintf("%s: %s: a secret stands here itself; write env:NAME or file:/path, or use a _file key", originOf(path, l.origins), dotted(key)))
+			out = append(out, fmt.Sprintf("%s: %s: a secret stands here itself; take it out, or use a _file key where the driver has one", originOf(path, l.origins), dotted(key)))
 		}
 	}
 	slices.Sort(out)

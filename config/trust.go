@@ -10,10 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/glovebox-dev/glovebox/internal/statedir"
 )
 
 // A project's file lies in a working directory, which may be a stranger's: it
@@ -34,27 +35,15 @@ type Trusted struct {
 type TrustStore struct{ path string }
 
 // NewTrustStore is the store of the user whose environment is environ:
-// trust.json in GLOVEBOX_STATE_DIR, else in /var/lib/glovebox as root and in
-// the XDG state directory otherwise.
+// trust.json in the state directory.
 func NewTrustStore(environ []string) (TrustStore, error) {
 	return trustStore(lookup(environ))
 }
 
 func trustStore(env func(string) string) (TrustStore, error) {
-	dir := env("GLOVEBOX_STATE_DIR")
-	switch {
-	case dir != "":
-	case runtime.GOOS != "windows" && os.Geteuid() == 0:
-		dir = "/var/lib/glovebox"
-	case env("XDG_STATE_HOME") != "":
-		dir = filepath.Join(env("XDG_STATE_HOME"), "glovebox")
-	case env("HOME") != "":
-		dir = filepath.Join(env("HOME"), ".local", "state", "glovebox")
-	case env("LOCALAPPDATA") != "":
-		dir = filepath.Join(env("LOCALAPPDATA"), "glovebox")
-	}
-	if !filepath.IsAbs(dir) {
-		return TrustStore{}, errors.New("trust: no state directory; set GLOVEBOX_STATE_DIR to an absolute path")
+	dir, err := statedir.Dir("", env)
+	if err != nil {
+		return TrustStore{}, fmt.Errorf("trust: %w", err)
 	}
 	return TrustStore{filepath.Join(dir, "trust.json")}, nil
 }

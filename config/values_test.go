@@ -2,9 +2,6 @@ package config_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,48 +99,6 @@ func TestWarnings_Backend(t *testing.T) {
 	}
 }
 
-func TestSecret(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "s")
-	if err := os.WriteFile(file, []byte("from-file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	getenv := func(name string) string { return map[string]string{"TOKEN": "from-env"}[name] }
-	for _, tc := range []struct {
-		ref, want, shown string
-		literal          bool
-	}{
-		{"env:TOKEN", "from-env", "env:TOKEN", false},
-		{"file:" + file, "from-file", "file:" + file, false},
-		{"hunter2", "hunter2", "<redacted>", true},
-	} {
-		var s config.Secret
-		if err := s.UnmarshalText([]byte(tc.ref)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := s.Reveal(getenv); err != nil || got != tc.want {
-			t.Errorf("Reveal of %q = %q, %v", tc.ref, got, err)
-		}
-		j, err := json.Marshal(struct{ S config.Secret }{s})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, shown := range []string{fmt.Sprint(s), fmt.Sprintf("%#v", s), fmt.Sprintf("%+v", s), string(j), s.LogValue().String()} {
-			if strings.Contains(shown, "hunter2") {
-				t.Errorf("shown as %q", shown)
-			}
-		}
-		if s.String() != tc.shown || s.Literal() != tc.literal {
-			t.Errorf("String %q, Literal %v", s, s.Literal())
-		}
-	}
-	var missing config.Secret
-	_ = missing.UnmarshalText([]byte("env:NONE"))
-	if _, err := missing.Reveal(getenv); err == nil {
-		t.Error("a missing variable is no error")
-	}
-}
-
 func TestSchema_matchesTheStructs(t *testing.T) {
 	t.Parallel()
 	data, err := json.Marshal(config.Schema(drivers(t)))
@@ -199,7 +154,7 @@ func TestExecutors(t *testing.T) {
 	p := newPlace(t)
 	p.user("backends: {box: {driver: subprocess, with: {state_dir: " + p.state + "}}}\nbackend: box\nexecutors: {other: {use: [box]}}\n")
 	l := p.mustLoad()
-	ex := config.Open(l.Config, drivers(t), nil)
+	ex := config.Open(l.Config, drivers(t))
 	a, err := ex.Executor(t.Context(), "default")
 	if err != nil {
 		t.Fatal(err)

@@ -43,9 +43,6 @@ type host struct {
 // Option sets up a Fake.
 type Option func(*Fake)
 
-// WithName sets the backend's name; "fake" is the default.
-func WithName(name string) Option { return func(f *Fake) { f.name = name } }
-
 // WithClock shares a clock.
 func WithClock(c *Clock) Option { return func(f *Fake) { f.host.clock = c } }
 
@@ -83,23 +80,10 @@ func Capabilities() backend.Capabilities {
 			backend.FeatureInput, backend.FeatureRange, backend.FeaturePrivateRoot, backend.FeatureTemplates,
 		},
 	}
-	for _, control := range controls() {
+	for _, control := range backend.Controls() {
 		caps.Claims[control] = backend.Claim{Enforcement: backend.Enforced, Mechanism: "fake"}
 	}
 	return caps
-}
-
-func controls() []backend.Control {
-	return []backend.Control{
-		backend.ControlMemory, backend.ControlSwap, backend.ControlCPU, backend.ControlCPUTime,
-		backend.ControlWallTime, backend.ControlPids, backend.ControlDisk, backend.ControlInodes,
-		backend.ControlOpenFiles, backend.ControlFileSize, backend.ControlCore, backend.ControlOutput,
-		backend.ControlLifetime, backend.ControlKillAll, backend.ControlKillTree, backend.ControlBound,
-		backend.ControlNetworkOff, backend.ControlNetworkList, backend.ControlReadOnly, backend.ControlHostFiles,
-		backend.ControlHostProcs, backend.ControlPrivileges, backend.ControlSyscalls, backend.ControlFileRules,
-		backend.ControlOwnUID, backend.ControlAgent, backend.ControlMountsRO, backend.ControlHostIPC,
-		backend.ControlSync,
-	}
 }
 
 // New makes a Fake with Capabilities, a NewClock and the Programs.

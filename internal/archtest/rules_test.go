@@ -34,7 +34,7 @@ func rules() []rule {
 			why: "layers wrap any backend",
 		},
 		{
-			part: "config", own: []string{"backend", "internal/registry", "internal/strict", "policy"},
+			part: "config", own: []string{"backend", "internal/registry", "internal/statedir", "internal/strict", "policy"},
 			libraries: []string{"github.com/knadh/koanf", "github.com/pelletier/go-toml", "go.yaml.in/yaml"},
 			why:       "it assembles drivers and layers, and is the only one to know koanf",
 		},
@@ -69,7 +69,11 @@ func rules() []rule {
 			why: "the one client of the wire",
 		},
 		{
-			part: "internal/state", own: []string{"backend"}, libraries: []string{"modernc.org/sqlite"},
+			part: "internal/statedir", own: []string{"backend"},
+			why: "where state lies, for those who must not bring a database along",
+		},
+		{
+			part: "internal/state", own: []string{"backend", "internal/statedir"}, libraries: []string{"modernc.org/sqlite"},
 			why: "the only one to know the database",
 		},
 		{

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -20,7 +19,6 @@ import (
 type Env struct {
 	Name      string            // the backend's configured name
 	Templates map[string]string // template names and their root file system directories
-	Logger    *slog.Logger      // nil discards
 }
 
 // Report is what probing a driver found. Nothing is left running.
@@ -52,8 +50,7 @@ type Factory struct {
 
 // Driver describes a driver whose section decodes into C. defaults gives the
 // section's starting values; a Validate method of C is called after decoding.
-// open gets a valid C. probe measures without opening; nil means that open and
-// backend.Prober are used.
+// open gets a valid C, as does probe, which leaves nothing running.
 func Driver[C any](
 	name string,
 	defaults func() C,
@@ -90,27 +87,9 @@ func Driver[C any](
 		if err != nil {
 			return Report{}, err
 		}
-		if probe != nil {
-			return probe(ctx, env, cfg)
-		}
-		return probeOpen(ctx, name, func() (backend.Executor, error) { return open(ctx, env, cfg) })
+		return probe(ctx, env, cfg)
 	}
 	return f
-}
-
-func probeOpen(ctx context.Context, name string, open func() (backend.Executor, error)) (r Report, err error) {
-	ex, err := open()
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() { err = errors.Join(err, ex.Close()) }()
-	r = Report{Driver: name, Capabilities: ex.Capabilities()}
-	if p, ok := backend.As[backend.Prober](ex); ok {
-		r.Health, err = p.Probe(ctx)
-		return r, err
-	}
-	r.Health = backend.Health{Available: true, Isolation: r.Capabilities.Isolation}
-	return r, nil
 }
 
 // Registry knows drivers by their names. It does not change after New and is

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -48,7 +49,10 @@ func toy(name string, closed *int, got *registry.Env) registry.Factory {
 				return none, errors.New("broken")
 			}
 			return &executor{cfg: cfg, closed: closed}, nil
-		}, nil)
+		},
+		func(_ context.Context, _ registry.Env, cfg config) (registry.Report, error) {
+			return registry.Report{Driver: name, Privilege: fmt.Sprintf("%s%d", cfg.Path, cfg.Depth)}, nil
+		})
 }
 
 func TestRegistry_opensWithDefaultsAndSection(t *testing.T) {
@@ -118,7 +122,7 @@ func TestNew_refusesADuplicate(t *testing.T) {
 	}
 }
 
-func TestRegistry_probeClosesWhatItOpened(t *testing.T) {
+func TestRegistry_probesWithDefaultsAndSection(t *testing.T) {
 	t.Parallel()
 	var closed int
 	var env registry.Env
@@ -126,8 +130,8 @@ func TestRegistry_probeClosesWhatItOpened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, err := r.Probe(t.Context(), "toy", registry.Env{}, nil)
-	if err != nil || !rep.Health.Available || rep.Health.Isolation != backend.IsolationProcess || closed != 1 {
-		t.Errorf("Probe = %+v, %v, closed %d times", rep, err, closed)
+	rep, err := r.Probe(t.Context(), "toy", registry.Env{}, map[string]any{"depth": 3})
+	if err != nil || rep.Driver != "toy" || rep.Privilege != "/default3" {
+		t.Errorf("Probe = %+v, %v", rep, err)
 	}
 }

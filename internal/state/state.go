@@ -20,10 +20,11 @@ import (
 	"syscall"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/statedir"
 )
 
 // EnvDir names the environment variable with the state directory.
-const EnvDir = "GLOVEBOX_STATE_DIR"
+const EnvDir = statedir.Env
 
 const (
 	storeFile   = "store"
@@ -34,38 +35,8 @@ const (
 
 var storeID = regexp.MustCompile(`^[a-z0-9]{8}$`)
 
-// Dir is the state directory: override, else the one EnvDir names, else
-// /var/lib/glovebox for root and the XDG state directory of anybody else. It
-// does not touch the disk. A relative one is ErrInvalid.
-func Dir(override string) (string, error) {
-	for _, dir := range []struct{ name, path string }{{"state_dir", override}, {EnvDir, os.Getenv(EnvDir)}} {
-		if dir.path == "" {
-			continue
-		}
-		if !filepath.IsAbs(dir.path) {
-			return "", &backend.Error{
-				Op: "state", Kind: backend.ErrInvalid, Field: dir.name, Err: fmt.Errorf("%q is not an absolute path", dir.path),
-			}
-		}
-		return filepath.Clean(dir.path), nil
-	}
-	if os.Geteuid() == 0 {
-		return "/var/lib/glovebox", nil
-	}
-	if xdg := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(xdg) { // XDG says to ignore a relative one
-		return filepath.Join(xdg, "glovebox"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", &backend.Error{
-			Op: "state", Kind: backend.ErrInvalid, Field: "state_dir", Err: err, Fix: "set " + EnvDir + " to a directory of yours",
-		}
-	}
-	if runtime.GOOS == "windows" {
-		return filepath.Join(home, "AppData", "Local", "glovebox"), nil
-	}
-	return filepath.Join(home, ".local", "state", "glovebox"), nil
-}
+// Dir is the state directory of this process: see statedir.Dir.
+func Dir(override string) (string, error) { return statedir.Dir(override, os.Getenv) }
 
 // Store is one state directory. It is safe for concurrent use, by any number
 // of processes.

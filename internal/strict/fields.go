@@ -11,7 +11,6 @@ type Field struct {
 	Index []int  // for reflect.Value.FieldByIndex
 	Type  reflect.Type
 	Doc   string // the doc tag
-	Tag   reflect.StructTag
 }
 
 // Fields lists the keys of struct type t in order, those of embedded structs
@@ -31,7 +30,7 @@ func Fields(t reflect.Type) []Field {
 		if name == "" || name == "-" || !f.IsExported() {
 			continue
 		}
-		out = append(out, Field{Name: name, Index: []int{i}, Type: f.Type, Doc: f.Tag.Get("doc"), Tag: f.Tag})
+		out = append(out, Field{Name: name, Index: []int{i}, Type: f.Type, Doc: f.Tag.Get("doc")})
 	}
 	return out
 }

@@ -6,9 +6,6 @@ import (
 	"runtime/debug"
 )
 
-// release is set by the linker: -X .../internal/version.release=v1.2.3.
-var release string //nolint:gochecknoglobals // the linker can set nothing else
-
 // Info describes a build.
 type Info struct {
 	Version  string `json:"version"`            // a release's tag, or "dev"
@@ -23,9 +20,9 @@ type Info struct {
 
 // Get is this binary's build.
 func Get() Info {
-	info := Info{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info := Info{Version: "dev", Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if bi, ok := debug.ReadBuildInfo(); ok {
-		if v := bi.Main.Version; info.Version == "" && v != "" && v != "(devel)" {
+		if v := bi.Main.Version; v != "" && v != "(devel)" {
 			info.Version = v
 		}
 		for _, s := range bi.Settings {
@@ -40,9 +37,6 @@ func Get() Info {
 				info.Cgo = s.Value == "1"
 			}
 		}
-	}
-	if info.Version == "" {
-		info.Version = "dev"
 	}
 	return info
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -13,6 +14,7 @@ type sandbox struct {
 	sb      backend.Sandbox
 	backend string
 	passed  []backend.Candidate
+	labels  map[string]string
 }
 
 func (s *sandbox) ID() string { return s.sb.ID() }
@@ -26,6 +28,9 @@ func (s *sandbox) Files() backend.Filesystem { return s.sb.Files() }
 func (s *sandbox) Receipt() backend.Receipt {
 	r := s.sb.Receipt()
 	r.Backend = s.backend
+	if s.labels != nil {
+		r.Labels = maps.Clone(s.labels)
+	}
 	r.Passed = append(slices.Clone(s.passed), r.Passed...)
 	return r
 }

@@ -155,7 +155,7 @@ func (a *App) complain(err error) {
 }
 
 func (a *App) warn(text string) {
-	fmt.Fprintf(a.Stderr, "glovebox: warning: %s\n", term.String(text))
+	fmt.Fprintf(a.Stderr, "glovebox: warning: %s\n", term.Lines(text))
 }
 
 func (a *App) root() *cobra.Command {

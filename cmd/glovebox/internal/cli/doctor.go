@@ -82,7 +82,7 @@ func (a *App) diagnose(ctx context.Context, require []string) (*diagnosis, error
 	if d.Version.Cgo {
 		d.Warnings = append(d.Warnings, "this program was built with cgo and cannot start inside every sandbox; build it with CGO_ENABLED=0")
 	}
-	executors := config.Open(l.Config, reg, nil)
+	executors := config.Open(l.Config, reg)
 	defer executors.Close() //nolint:errcheck // probing opens nothing
 	end := a.newProgress(false).phase("measuring")
 	for _, name := range slices.Sorted(maps.Keys(l.Config.Backends)) {

@@ -60,7 +60,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.explain, "explain", false, "say what would be done and why, and do nothing")
 	fl.BoolVar(&f.json, "json", false, "print one JSON document, the program's output inside it")
 	fl.StringVar(&f.receipt, "receipt", "", "write the receipt as JSON to `FILE`, - is standard error")
-	fl.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` kept with the sandbox (repeatable)")
+	fl.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` kept with the sandbox and in its receipt (repeatable)")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no receipt and no warnings")
 	fl.BoolVar(&f.verbose, "verbose", false, "the receipt with every control")
 	_ = fl.MarkHidden("pids-limit") // the flag was just added
@@ -121,10 +121,9 @@ func pairs(flag string, items []string) (map[string]string, error) {
 
 // controls reads --advisory.
 func controls(names []string) ([]backend.Control, error) {
-	known := []string{
-		"memory", "cpu", "cpu_time", "pids", "disk", "inodes", "open_files", "file_size", "output", "mounts", "lifetime",
-		"swap", "wall_time", "kill_all", "kill_tree", "bound", "network_off", "network_list", "read_only", "host_files",
-		"host_procs", "privileges", "syscalls", "file_rules", "own_uid", "agent", "host_ipc", "core", "io_contention",
+	var known []string
+	for _, c := range backend.Controls() {
+		known = append(known, string(c))
 	}
 	var out []backend.Control
 	for _, n := range names {

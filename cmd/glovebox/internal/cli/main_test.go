@@ -42,7 +42,13 @@ func TestMain(m *testing.M) {
 func registryOf(fake *backendtest.Fake) func() (*registry.Registry, error) {
 	return func() (*registry.Registry, error) {
 		return registry.New(registry.Driver("subprocess", func() struct{} { return struct{}{} },
-			func(context.Context, registry.Env, struct{}) (backend.Executor, error) { return fake.Reopen(), nil }, nil))
+			func(context.Context, registry.Env, struct{}) (backend.Executor, error) { return fake.Reopen(), nil },
+			func(context.Context, registry.Env, struct{}) (registry.Report, error) {
+				caps := fake.Capabilities()
+				return registry.Report{
+					Driver: "subprocess", Capabilities: caps, Health: backend.Health{Available: true, Isolation: caps.Isolation},
+				}, nil
+			}))
 	}
 }
 

@@ -225,7 +225,7 @@ func (a *App) printDecision(d router.Decision, req *request) {
 		lines = append(lines, "warning: "+w)
 	}
 	for _, l := range lines {
-		fmt.Fprintln(a.Stdout, term.String(l))
+		fmt.Fprintln(a.Stdout, term.Lines(l))
 	}
 }
 
@@ -235,10 +235,7 @@ func limitLines(c router.Verdict, l backend.Limits, req *request) []string {
 	}
 	l = l.WithDefaults()
 	claim := func(control backend.Control, value string) string {
-		cl, ok := c.Claims[control]
-		if !ok {
-			cl.Enforcement = backend.Unsupported
-		}
+		cl := backend.Capabilities{Claims: c.Claims}.Claim(control)
 		return fmt.Sprintf("    %-10s %-8s %s%s", control, value, cl.Enforcement, mechanism(cl.Mechanism, cl.Note))
 	}
 	return []string{

@@ -47,20 +47,21 @@ type fetch struct{ guest, host string }
 // request makes sense of flags and arguments. dashed tells that the arguments
 // follow "--", coded that -c was given.
 func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config.Config) (*request, error) {
-	if err := f.check(); err != nil {
-		return nil, err
-	}
 	if f.tty && !f.explain {
 		if err := a.needTTY(); err != nil {
 			return nil, err
 		}
 	}
-	r := &request{}
-	var err error
-	if r.spec, err = f.spec(cfg); err != nil {
+	limits := f.limits.Over(cfg.LimitsFor(f.template))
+	wall, err := timeout(limits)
+	if err != nil {
 		return nil, err
 	}
-	if r.command, err = a.command(f, r, cfg); err != nil {
+	r := &request{}
+	if r.spec, err = f.spec(limits, wall); err != nil {
+		return nil, err
+	}
+	if r.command, err = a.command(f, r, wall); err != nil {
 		return nil, err
 	}
 	if err := r.files(f, a.Stdin); err != nil {
@@ -84,16 +85,11 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 	return r, nil
 }
 
-func (f *runFlags) spec(cfg config.Config) (s backend.Spec, err error) {
-	limits := f.limits.Over(cfg.LimitsFor(f.template))
+func (f *runFlags) spec(limits config.Limits, wall time.Duration) (s backend.Spec, err error) {
 	s = backend.Spec{Template: f.template, Limits: limits.Backend(), Network: backend.Network{Mode: backend.NetworkMode(f.network)}}
 	s.Lifetime = time.Duration(limits.Lifetime)
-	t, err := timeout(limits)
-	if err != nil {
-		return s, err
-	}
-	if s.Lifetime == 0 && t+lifetimeSlack > backend.DefaultLifetime {
-		s.Lifetime = t + lifetimeSlack
+	if s.Lifetime == 0 && wall+lifetimeSlack > backend.DefaultLifetime {
+		s.Lifetime = wall + lifetimeSlack
 	}
 	if s.Labels, err = pairs("label", f.labels); err != nil {
 		return s, err
@@ -135,11 +131,8 @@ func mount(v string) (backend.Mount, error) {
 	return backend.Mount{HostPath: src, Target: path.Clean(parts[1]), ReadOnly: true}, nil
 }
 
-func (a *App) command(f *runFlags, r *request, cfg config.Config) (c backend.Command, err error) {
-	c = backend.Command{Dir: f.workdir, User: f.user, Env: map[string]string{}}
-	if c.Timeout, err = timeout(f.limits.Over(cfg.LimitsFor(f.template))); err != nil {
-		return c, err
-	}
+func (a *App) command(f *runFlags, r *request, wall time.Duration) (c backend.Command, err error) {
+	c = backend.Command{Dir: f.workdir, User: f.user, Env: map[string]string{}, Timeout: wall}
 	for _, name := range f.envFiles {
 		lines, err := envFile(name)
 		if err != nil {

@@ -184,10 +184,28 @@ func TestRun_usageErrors(t *testing.T) {
 			if r.code != 125 || !strings.Contains(r.err, tc.want) || r.out != "" || !strings.Contains(r.err, "see: glovebox run --help") {
 				t.Errorf("code %d, errors %q, output %q, want 125 and %q", r.code, r.err, r.out, tc.want)
 			}
+			j := w.run(append([]string{"run", "--json"}, tc.args...)...)
+			f, _ := j.json(t)["error"].(map[string]any)
+			if said, _ := f["message"].(string); j.code != 125 || j.err != "" || f["kind"] != "invalid" || !strings.Contains(said, tc.want) {
+				t.Errorf("with --json: code %d, errors %q, error %v, want 125 and %q", j.code, j.err, f, tc.want)
+			}
 			if len(w.fake.Calls(backendtest.OpCreate)) > 0 {
 				t.Error("a sandbox was made")
 			}
 		})
+	}
+}
+
+func TestRun_jsonIsSeenBehindAWrongFlag(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if r := w.run("run", "--memory", "lots", "--memroy", "1", "--json", "--", "true"); r.json(t)["error"] == nil || r.code != 125 || r.err != "" {
+		t.Errorf("%+v", r)
+	}
+	for _, args := range [][]string{{"--memory", "lots", "prog", "--json"}, {"--memory", "lots", "--", "prog", "--json"}, {"--memory", "lots", "--json=false", "prog"}} {
+		if r := w.run(append([]string{"run"}, args...)...); r.out != "" || !strings.Contains(r.err, "512MiB") {
+			t.Errorf("%q: %+v", args, r)
+		}
 	}
 }
 
@@ -358,7 +376,7 @@ func TestRun_receipt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file := filepath.Join(w.home, "r.json")
-	r := w.run("run", "--receipt", file, "--", "oom")
+	r := w.run("run", "--receipt", file, "--label", "job=7", "--", "oom")
 	for _, want := range []string{"receipt: memory_limit, hit the limit on memory", "isolation vm", "network none"} {
 		if !strings.Contains(r.err, want) {
 			t.Errorf("no %q in %q", want, r.err)
@@ -368,7 +386,7 @@ func TestRun_receipt(t *testing.T) {
 		t.Errorf("%d lines: %s", n, r.err)
 	}
 	data, err := os.ReadFile(file)
-	if err != nil || !strings.Contains(string(data), `"backend": "subprocess"`) {
+	if err != nil || !strings.Contains(string(data), `"backend": "subprocess"`) || !strings.Contains(string(data), `"job": "7"`) {
 		t.Errorf("%s, %v", data, err)
 	}
 	if r := w.run("run", "-q", "--receipt", "-", "--", "true"); !strings.Contains(r.err, `"achieved": "vm"`) {
@@ -376,6 +394,18 @@ func TestRun_receipt(t *testing.T) {
 	}
 	if r := w.run("run", "-q", "--receipt", "/none/here/r.json", "--", "true"); r.code != 125 || !strings.Contains(r.err, "--receipt") {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestRun_aCompilersWarningKeepsItsLines(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := w.file("a.ts", "const x = 1\nif (x === -0) { console.log(x) }\n")
+	for _, extra := range []string{"--verbose", "--explain"} {
+		r := w.run("run", extra, file)
+		if said := r.out + r.err; r.code != 0 || strings.Contains(said, "^J") || !strings.Contains(said, "will also match 0\n    if (x") {
+			t.Errorf("%s: %+v", extra, r)
+		}
 	}
 }
 

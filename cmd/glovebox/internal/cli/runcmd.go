@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/config"
@@ -39,7 +40,32 @@ A program can return these numbers too: --json tells them apart.`,
 		},
 	}
 	f.register(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		err = flagError(cmd, err)
+		if !a.asksForJSON(cmd) {
+			return err
+		}
+		return &exitError{exitOurs, a.printReport(&outcome{err: err}, exitOurs)}
+	})
 	return cmd
+}
+
+// asksForJSON tells whether --json stands among the command's flags, which may
+// not have been reached when another was refused.
+func (a *App) asksForJSON(cmd *cobra.Command) bool {
+	_, args, err := cmd.Root().Find(a.Args)
+	if err != nil {
+		return false
+	}
+	asked := false
+	cmd.Flags().ParseErrorsAllowlist.UnknownFlags = true
+	_ = cmd.Flags().ParseAll(args, func(f *pflag.Flag, value string) error { // what it refuses was told already
+		if f.Name == "json" {
+			asked = value != "false"
+		}
+		return nil
+	})
+	return asked
 }
 
 // run is the command. Whatever went wrong, with --json one document is printed.
@@ -94,7 +120,7 @@ func (a *App) prepareAndRun(ctx context.Context, f *runFlags, args []string, das
 	if err != nil {
 		return nil, err
 	}
-	executors := config.Open(l.Config, reg, nil)
+	executors := config.Open(l.Config, reg)
 	out, err := a.runWith(ctx, f, req, executors)
 	if cerr := executors.Close(); cerr != nil && err == nil {
 		if out == nil {
