@@ -120,6 +120,9 @@ type Server struct {
 	once     sync.Once // OnDeadline
 	init     settings
 	selfAuth map[string]bool
+
+	swept       time.Time // the last KillAll
+	sweepReason gloveboxv1.End_Reason
 }
 
 // New makes a server that has started nothing. The caller closes it.

@@ -23,11 +23,32 @@ func Warm() {
 // SetDeadline arms the sandbox's own end, as the RPC does; 0 disarms it.
 func (s *Server) SetDeadline(after time.Duration) error { return s.setDeadline(after) }
 
-// KillAll ends every running command's tree for a reason of the sandbox's.
+// KillAll ends every running command's tree for a reason of the sandbox's. A
+// command whose start is under way counts as running.
 func (s *Server) KillAll(reason gloveboxv1.End_Reason) {
+	s.mu.Lock()
+	s.swept, s.sweepReason = time.Now(), reason
+	s.mu.Unlock()
 	for _, c := range s.table.live() {
 		c.kill(reason)
 	}
+}
+
+// catchUp ends c if it began before the last KillAll and was not listed yet
+// then: whoever called that may have killed it already.
+func (s *Server) catchUp(c *command) {
+	s.mu.Lock()
+	swept, reason := s.swept, s.sweepReason
+	s.mu.Unlock()
+	if swept.IsZero() || c.started.After(swept) {
+		return
+	}
+	c.mu.Lock()
+	if c.end == nil && c.killed == gloveboxv1.End_REASON_UNSPECIFIED {
+		c.killed = reason
+	}
+	c.mu.Unlock()
+	c.kill(reason)
 }
 
 // UserName is the name of a uid inside the sandbox, "" when it has none.

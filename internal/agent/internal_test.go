@@ -57,6 +57,17 @@ func TestParseStat(t *testing.T) {
 	if !ok || st.ppid != 1 || st.session != 5 || !st.alive || st.cpu.Milliseconds() != 2600 {
 		t.Errorf("%+v %v", st, ok)
 	}
+	for line, alive := range map[string]bool{
+		"7 (a) Z 1 6 5 0 -1 4194304 1 0 0 0 50 60 70 80 20 0 1 0 9": false,
+		"7 (a) Z 1 6 5 0 -1 4194304 1 0 0 0 50 60 70 80 20 0 0 0 9": false,
+		// Its main thread alone has ended.
+		"7 (a) Z 1 6 5 0 -1 4194304 1 0 0 0 50 60 70 80 20 0 2 0 9": true,
+		"7 (a) X 1 6 5 0 -1 4194304 1 0 0 0 50 60 70 80 20 0 2 0 9": false,
+	} {
+		if st, ok := parseStat([]byte(line)); !ok || st.alive != alive {
+			t.Errorf("%s: %+v %v", line, st, ok)
+		}
+	}
 }
 
 // TestRing_keepsTheNewest compares the ring with a plain slice.

@@ -3,11 +3,9 @@
 package agent
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"runtime"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -111,107 +109,6 @@ func signalSessions(all []*command, sig unix.Signal) {
 			return
 		}
 	}
-}
-
-// descends tells whether pid is the agent or below it.
-func descends(pid int) bool {
-	self := os.Getpid()
-	for range 128 {
-		if pid == self {
-			return true
-		}
-		if pid <= 1 {
-			return false
-		}
-		b, err := readBounded("/proc/"+strconv.Itoa(pid)+"/stat", 4096)
-		if err != nil {
-			return false
-		}
-		st, ok := parseStat(b)
-		if !ok {
-			return false
-		}
-		pid = st.ppid
-	}
-	return false
-}
-
-// member is a live process of a session.
-type member struct {
-	pid, ppid, sid int
-	cpu            time.Duration // its own and its waited-for children's
-}
-
-// processes lists the live processes of the sessions that want accepts.
-func processes(want func(sid int) bool) []member {
-	d, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer d.Close() //nolint:errcheck // read side
-	var out []member
-	for {
-		names, err := d.Readdirnames(256)
-		for _, name := range names {
-			pid, perr := strconv.Atoi(name)
-			if perr != nil {
-				continue
-			}
-			b, rerr := readBounded("/proc/"+name+"/stat", 4096)
-			if rerr != nil {
-				continue
-			}
-			st, ok := parseStat(b)
-			if ok && st.alive && want(st.session) {
-				out = append(out, member{pid, st.ppid, st.session, st.cpu})
-			}
-		}
-		if err != nil {
-			return out
-		}
-	}
-}
-
-// procStat is what we need of /proc/PID/stat.
-type procStat struct {
-	ppid    int
-	session int
-	alive   bool
-	cpu     time.Duration
-}
-
-// userHZ is the unit of times in /proc, the same on every Linux we run on.
-const userHZ = 100
-
-// parseStat reads a stat line. The program chooses its own name in it, which
-// may hold spaces and parentheses.
-func parseStat(b []byte) (procStat, bool) {
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return procStat{}, false
-	}
-	f := bytes.Fields(b[i+1:])
-	if len(f) < 15 {
-		return procStat{}, false
-	}
-	st := procStat{alive: f[0][0] != 'Z' && f[0][0] != 'X'}
-	var err error
-	if st.ppid, err = strconv.Atoi(string(f[1])); err != nil {
-		return procStat{}, false
-	}
-	if st.session, err = strconv.Atoi(string(f[3])); err != nil {
-		return procStat{}, false
-	}
-	var ticks int64
-	for _, v := range f[11:15] { // utime, stime, cutime, cstime
-		n, err := strconv.ParseInt(string(v), 10, 64)
-		if err != nil || n < 0 || n > 1<<40 {
-			return procStat{}, false
-		}
-		ticks += n
-	}
-	st.cpu = time.Duration(ticks) * (time.Second / userHZ)
-	return st, true
 }
 
 // cpu is the time used by the command's tree so far, as far as it was seen: a

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -113,6 +114,8 @@ func (o *output) discard() {
 		return // beyond the bound writers do get SIGPIPE
 	}
 	defer o.c.s.drains.Add(-1)
+	// The server's end wakes it; the command may have been forgotten by then.
+	defer context.AfterFunc(o.c.s.ctx, o.wrapUp)()
 	for o.c.s.ctx.Err() == nil {
 		ch, err := o.read(true)
 		o.c.s.release(ch)

@@ -142,6 +142,7 @@ func (s *Server) start(p *plan, deadline time.Time) (*command, *subscriber, erro
 		s.wg.Go(func() { c.notExecuted(execErr) })
 		return c, sub, nil
 	}
+	s.catchUp(c)
 	if d := p.limits.GetWallTimeNs(); d > 0 {
 		c.after(time.Duration(d), func() { c.kill(gloveboxv1.End_REASON_TIMEOUT) })
 	}

@@ -85,10 +85,30 @@ func run() error {
 	err = serve(cfg, srv, conn)
 	// What still runs is killed here where no pid namespace does it.
 	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
-		killDescendants()
+		endAll(srv)
 	}
 	_ = fs.Close()
 	return err
+}
+
+// endAll kills everything below this process. A request that is still being
+// answered may start one more: none can once the server is closed. That takes
+// long when a process cannot die, and the owner may be waiting for this one to
+// end, so it is not waited for without a limit.
+func endAll(srv *agent.Server) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = srv.Close()
+	}()
+	killDescendants()
+	t := time.NewTimer(lastWords)
+	defer t.Stop()
+	select {
+	case <-closed:
+	case <-t.C:
+	}
+	killDescendants()
 }
 
 // awaitReady ends the agent, and so its pid namespace, when its creator does
@@ -218,6 +238,9 @@ func atDeadline(cfg *launch.Config, srv *agent.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords) //nolint:forbidigo // the program's own
 	defer cancel()
 	srv.Drain(ctx) //nolint:errcheck // what was not delivered is lost with the sandbox
+	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
+		endAll(srv)
+	}
 	os.Exit(0)
 }
 
