@@ -35,14 +35,15 @@ type Config struct {
 	Rootfs string `json:"rootfs,omitempty"`
 	// Templates maps template names to root file system directories.
 	Templates map[string]string `json:"templates,omitempty"`
-	// Privilege forces a weaker way of working than the host allows, for tests.
+	// Privilege is the only way of working that is accepted; where it cannot be
+	// had, Create is ErrUnavailable. Empty takes the strongest there is.
 	Privilege Privilege `json:"privilege,omitempty"`
 	// StateDir holds markers and the journal. Empty: GLOVEBOX_STATE_DIR, else
 	// /var/lib/glovebox as root and the XDG state directory otherwise.
 	StateDir string `json:"state_dir,omitempty"`
 	// CgroupParent is the group, below each hierarchy's root, that sandboxes'
-	// groups are made in. Empty: as root the hierarchy's root or the delegated
-	// group this process runs in.
+	// groups are made in; where none can be made, Create is ErrUnavailable.
+	// Empty: the hierarchy's root, as root alone.
 	CgroupParent string `json:"cgroup_parent,omitempty"`
 }
 

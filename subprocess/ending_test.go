@@ -241,3 +241,29 @@ func TestCreate_manyDescriptorsAndMounts(t *testing.T) {
 		}
 	})
 }
+
+// What a configuration names is had or refused, never replaced.
+func TestCreate_refusesAWayOfWorkingThatCannotBeHad(t *testing.T) {
+	inModes(t, contained, func(t *testing.T, h *harness) {
+		open := func(cfg subprocess.Config) error {
+			cfg.StateDir, cfg.Agent = t.TempDir(), h.cfg.Agent
+			ex, err := subprocess.Open(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ex.Close()
+			sb, err := ex.Create(t.Context(), h.spec(backend.Spec{}))
+			if err == nil {
+				destroy(t, sb)
+			}
+			return err
+		}
+		if err := open(subprocess.Config{Privilege: h.privilege}); err != nil {
+			t.Error(err)
+		}
+		wantKind(t, open(subprocess.Config{Privilege: h.privilege, CgroupParent: "no/such/group"}), backend.ErrUnavailable, "cgroup_parent", "no/such/group")
+		if h.privilege != subprocess.PrivilegeRoot {
+			wantKind(t, open(subprocess.Config{Privilege: subprocess.PrivilegeRoot}), backend.ErrUnavailable, "privilege", "root")
+		}
+	})
+}

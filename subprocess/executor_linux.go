@@ -156,20 +156,10 @@ func (ex *Executor) lookAt(spec backend.Spec) error {
 	if _, err := findAgent(ex.cfg.Agent); err != nil {
 		return err
 	}
-	m := &maker{ex: &Executor{cfg: ex.cfg, host: ex.host, store: ex.store}, spec: spec}
-	if m.ex.host.mode == launch.ModeMapped {
-		m.ex.host.mode = launch.ModeSingle // as root they are opened besides
+	if _, err := ex.checkRoot(spec); err != nil {
+		return err
 	}
-	root := ex.cfg.Rootfs
-	if spec.Template != "" {
-		root = ex.cfg.Templates[spec.Template]
-	}
-	if root != "" {
-		if err := m.rootFS(nil, &launch.Config{Root: launch.Root{Dir: root}}); err != nil {
-			return err
-		}
-	}
-	_, err := m.binds(nil)
+	_, err := ex.checkBinds(spec.Mounts)
 	return err
 }
 
@@ -190,6 +180,12 @@ func (ex *Executor) admit(spec backend.Spec) (backend.Spec, []string, error) {
 func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	refuse := func(kind backend.Kind, field, why, fix string) error {
 		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: errors.New(why), Fix: fix}
+	}
+	if p := ex.cfg.Privilege; p != PrivilegeAuto && p != privilegeOf(ex.host.mode) {
+		return refuse(backend.ErrUnavailable, "privilege", fmt.Sprintf("%s cannot be had here, only %s: %s", p, privilegeOf(ex.host.mode), ex.host.why), "leave it empty")
+	}
+	if ex.cfg.CgroupParent != "" && !ex.host.groups.Usable() {
+		return refuse(backend.ErrUnavailable, "cgroup_parent", fmt.Sprintf("no groups can be made in %q", ex.cfg.CgroupParent), "leave it empty, or give this user a group of that name")
 	}
 	if ex.host.mode != launch.ModePlain && ex.caps.Isolation == backend.IsolationNone {
 		why := "this host has no seccomp"

@@ -87,9 +87,7 @@ func TestExit_timeoutKillsWhatItStarted(t *testing.T) {
 
 func TestExit_treeIsKilledThoughItLeftTheSession(t *testing.T) {
 	inModes(t, asRoot, func(t *testing.T, h *harness) {
-		if !h.enforces(backend.ControlKillTree) {
-			t.Skip("not claimed here")
-		}
+		needsV2(t, h.enforces(backend.ControlKillTree))
 		sb := h.create(t, backend.Spec{})
 		run(t, sb, backend.Command{Args: []string{"sh", "-c", "setsid sh -c 'setsid sleep 1000 & sleep 1001' & sleep 1002"}, Timeout: 500 * time.Millisecond})
 		eventually(t, "the tree is dead", func() bool { return sh(t, sb, "ps -eo args | grep '[s]leep 100'").out == "" })
@@ -124,8 +122,8 @@ func TestExit_memoryLimit(t *testing.T) {
 		if got.Reason != backend.ReasonMemoryLimit || !slices.Contains(got.Hits, backend.HitMemory) {
 			t.Errorf("%v, hits %v, %s", got.Exit, got.Hits, got.err)
 		}
-		if len(got.Warnings) == 0 {
-			t.Error("no warning about the memory's peak")
+		if warned := backend.DefaultWarnings().Check(backend.Limits{Memory: 64 << 20}, 0, got.Exit); len(warned) == 0 {
+			t.Errorf("the peak of %d bytes warns of nothing", got.Usage.PeakMemory)
 		}
 		// The sandbox lives on, and the next command is not blamed.
 		if got := sh(t, sb, "echo still here").succeed(t); slices.Contains(got.Hits, backend.HitMemory) {

@@ -159,9 +159,7 @@ func TestExpiry_leavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the host forgets it", func() bool {
-			left, _ := os.ReadDir(filepath.Join(h.cfg.StateDir, "sandboxes"))
-			groups, _ := filepath.Glob("/sys/fs/cgroup/*/glovebox-*-" + sb.ID())
-			return len(left)+len(groups) == 0
+			return len(left(t, h.cfg, sb.ID())) == 0
 		})
 		for name, call := range calls(sb) {
 			if err := call(t.Context()); backend.KindOf(err) != backend.ErrExpired {

@@ -164,7 +164,7 @@ func (m *maker) config(s *start) (launch.Config, error) {
 	mode := m.ex.host.mode
 	cfg := launch.Config{
 		Protocol: launch.Protocol, Mode: mode, Sandbox: m.id, Hostname: "sandbox", Listen: m.spec.Keep, DeadlineNS: int64(m.spec.Lifetime),
-		Root:      launch.Root{Dir: m.ex.cfg.Rootfs, Home: backend.DefaultHome},
+		Root:      launch.Root{Home: backend.DefaultHome},
 		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:       m.spec.Env,
 		NoSeccomp: !m.ex.host.seccomp, NoLandlock: m.ex.host.landlock == 0,
@@ -176,13 +176,16 @@ func (m *maker) config(s *start) (launch.Config, error) {
 			{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
 		},
 	}
-	if t := m.spec.Template; t != "" {
-		cfg.Root.Dir = m.ex.cfg.Templates[t]
+	var err error
+	if cfg.Root.Dir, err = m.ex.checkRoot(m.spec); err != nil {
+		return cfg, err
 	}
-	if cfg.Root.Dir != "" {
-		if err := m.rootFS(s, &cfg); err != nil {
-			return cfg, err
+	if cfg.Root.Dir != "" && mode == launch.ModeMapped {
+		f, err := launch.OpenTree(cfg.Root.Dir)
+		if err != nil {
+			return cfg, &backend.Error{Op: "create", Kind: backend.ErrInvalid, Backend: driverName, Field: "rootfs", Err: err}
 		}
+		cfg.Root.DirFD = s.add(f)
 	}
 	if cfg.Root.Dir == "" && (mode == launch.ModeMapped || mode == launch.ModeSingle) {
 		etc, hold, err := m.ex.etc(cfg.Root.Home, cfg.Hostname)
@@ -205,7 +208,6 @@ func (m *maker) config(s *start) (launch.Config, error) {
 	if _, ok := m.ex.host.groups.Has("pids"); !ok && mode != launch.ModePlain {
 		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: m.processLimit()})
 	}
-	var err error
 	cfg.Mounts, err = m.binds(s)
 	return cfg, err
 }

@@ -85,7 +85,7 @@ func TestMany_leaveNothing(t *testing.T) {
 		eventually(t, "descriptors and goroutines are as before", func() bool {
 			runtime.GC()
 			// Other tests of this process come and go.
-			return descriptors(t) <= fds+40 && runtime.NumGoroutine() <= routines+60
+			return descriptors(t) <= fds+40 && runtime.NumGoroutine() <= routines+40
 		})
 		if rest := left(t, h.cfg); len(rest) != 0 {
 			t.Errorf("left: %q", rest)

@@ -20,21 +20,21 @@ func Measure(ctx context.Context, cfg Config) (Report, error) {
 	}
 	defer ex.Close() //nolint:errcheck,contextcheck // nothing of a measurement is kept; Close takes no context
 	h := ex.host
-	r := Report{Privilege: Privilege(privilegeOf(h.mode)), Capabilities: ex.caps, Facts: ex.facts()}
+	r := Report{Privilege: privilegeOf(h.mode), Capabilities: ex.caps, Facts: ex.facts()}
 	r.Health = ex.probe(ctx)
 	return r, nil
 }
 
-func privilegeOf(m launch.Mode) string {
+func privilegeOf(m launch.Mode) Privilege {
 	switch m {
 	case launch.ModeMapped:
-		return string(PrivilegeRoot)
+		return PrivilegeRoot
 	case launch.ModeSingle:
-		return string(PrivilegeUserns)
+		return PrivilegeUserns
 	case launch.ModeRestricted:
-		return string(PrivilegeRestricted)
+		return PrivilegeRestricted
 	case launch.ModePlain:
-		return string(PrivilegeNone)
+		return PrivilegeNone
 	}
 	return ""
 }

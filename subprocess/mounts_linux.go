@@ -18,52 +18,67 @@ import (
 // its agent's.
 const maxMounts = 100
 
-// binds checks the mounts that were asked for. What is looked at here is
+// checkBinds checks the mounts that were asked for. What is looked at here is
 // recorded by device and inode, and the agent refuses anything else.
-func (m *maker) binds(s *start) ([]launch.Bind, error) {
-	if n := len(m.spec.Mounts); n > maxMounts {
+func (ex *Executor) checkBinds(mounts []backend.Mount) ([]launch.Bind, error) {
+	if n := len(mounts); n > maxMounts {
 		return nil, &backend.Error{
 			Op: "create", Kind: backend.ErrTooLarge, Backend: driverName, Field: "mounts",
 			Err: fmt.Errorf("%d mounts, at most %d", n, maxMounts), Fix: "mount a directory that holds them",
 		}
 	}
-	out := make([]launch.Bind, 0, len(m.spec.Mounts))
-	for i, mount := range m.spec.Mounts {
-		field := fmt.Sprintf("mounts[%d]", i)
-		refuse := func(kind backend.Kind, err error, fix string) error {
-			return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: fix}
-		}
-		source, err := filepath.EvalSymlinks(mount.HostPath)
+	out := make([]launch.Bind, 0, len(mounts))
+	for i, mount := range mounts {
+		b, err := ex.checkBind(fmt.Sprintf("mounts[%d]", i), mount)
 		if err != nil {
-			return nil, refuse(backend.ErrInvalid, err, "name a directory or file that exists")
-		}
-		if why := forbidden(source, m.ex.store.Dir()); why != "" {
-			return nil, refuse(backend.ErrDenied, fmt.Errorf("%s: %s", mount.HostPath, why), "mount a directory that holds only what the code needs")
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(source, &st); err != nil {
-			return nil, refuse(backend.ErrInvalid, err, "")
-		}
-		kind := st.Mode & unix.S_IFMT
-		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
-			return nil, refuse(backend.ErrDenied, fmt.Errorf("%s is neither a directory nor a regular file", mount.HostPath), "")
-		}
-		if m.ex.host.mode == launch.ModeRestricted && mount.Target != source {
-			return nil, refuse(backend.ErrUnsupported, errors.New("without a mount namespace a mount keeps its path"), "use "+source+" as its target")
-		}
-		if kind == unix.S_IFDIR && m.ex.host.mode != launch.ModeRestricted {
-			if sock := findSocket(source); sock != "" {
-				return nil, refuse(backend.ErrDenied, fmt.Errorf("%s holds the socket %s", mount.HostPath, sock),
-					"a socket is a way out of the sandbox: mount a directory without one")
-			}
-		}
-		b := launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR}
-		if m.ex.host.mode == launch.ModeMapped {
-			if b.FD, err = openBind(s, b); err != nil {
-				return nil, refuse(backend.ErrInvalid, err, "")
-			}
+			return nil, err
 		}
 		out = append(out, b)
+	}
+	return out, nil
+}
+
+func (ex *Executor) checkBind(field string, mount backend.Mount) (launch.Bind, error) {
+	refuse := func(kind backend.Kind, err error, fix string) (launch.Bind, error) {
+		return launch.Bind{}, &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: fix}
+	}
+	source, err := filepath.EvalSymlinks(mount.HostPath)
+	if err != nil {
+		return refuse(backend.ErrInvalid, err, "name a directory or file that exists")
+	}
+	if why := forbidden(source, ex.store.Dir()); why != "" {
+		return refuse(backend.ErrDenied, fmt.Errorf("%s: %s", mount.HostPath, why), "mount a directory that holds only what the code needs")
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(source, &st); err != nil {
+		return refuse(backend.ErrInvalid, err, "")
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		return refuse(backend.ErrDenied, fmt.Errorf("%s is neither a directory nor a regular file", mount.HostPath), "")
+	}
+	if ex.host.mode == launch.ModeRestricted && mount.Target != source {
+		return refuse(backend.ErrUnsupported, errors.New("without a mount namespace a mount keeps its path"), "use "+source+" as its target")
+	}
+	if kind == unix.S_IFDIR && ex.host.mode != launch.ModeRestricted {
+		if sock := findSocket(source); sock != "" {
+			return refuse(backend.ErrDenied, fmt.Errorf("%s holds the socket %s", mount.HostPath, sock),
+				"a socket is a way out of the sandbox: mount a directory without one")
+		}
+	}
+	return launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR}, nil
+}
+
+// binds are the mounts as the agent is told of them.
+func (m *maker) binds(s *start) ([]launch.Bind, error) {
+	out, err := m.ex.checkBinds(m.spec.Mounts)
+	if err != nil || m.ex.host.mode != launch.ModeMapped {
+		return out, err
+	}
+	for i := range out {
+		if out[i].FD, err = openBind(s, out[i]); err != nil {
+			return nil, &backend.Error{Op: "create", Kind: backend.ErrInvalid, Backend: driverName, Field: fmt.Sprintf("mounts[%d]", i), Err: err}
+		}
 	}
 	return out, nil
 }
@@ -86,36 +101,31 @@ func openBind(s *start, b launch.Bind) (int, error) {
 	return fd, nil
 }
 
-// rootFS checks the directory of a root file system and, as root, opens it.
-func (m *maker) rootFS(s *start, cfg *launch.Config) error {
-	field := "rootfs"
-	if m.spec.Template != "" {
-		field = "template"
+// checkRoot is the root file system of a sandbox made by spec, as a path
+// without links; "" when it is made of the host's directories.
+func (ex *Executor) checkRoot(spec backend.Spec) (string, error) {
+	dir, field := ex.cfg.Rootfs, "rootfs"
+	if spec.Template != "" {
+		dir, field = ex.cfg.Templates[spec.Template], "template"
 	}
-	fail := func(kind backend.Kind, err error) error {
-		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: "name a directory that holds a root file system"}
+	if dir == "" {
+		return "", nil
 	}
-	source, err := filepath.EvalSymlinks(cfg.Root.Dir)
+	fail := func(kind backend.Kind, err error) (string, error) {
+		return "", &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: "name a directory that holds a root file system"}
+	}
+	source, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return fail(backend.ErrInvalid, err)
 	}
 	if st, err := os.Stat(filepath.Join(source, "etc")); err != nil || !st.IsDir() {
-		return fail(backend.ErrInvalid, fmt.Errorf("%s has no etc directory", cfg.Root.Dir))
+		return fail(backend.ErrInvalid, fmt.Errorf("%s has no etc directory", dir))
 	}
-	state := m.ex.store.Dir()
+	state := ex.store.Dir()
 	if why := forbidden(source, state); why != "" && !strings.HasPrefix(source, state+"/") {
-		return fail(backend.ErrDenied, fmt.Errorf("%s: %s", cfg.Root.Dir, why))
+		return fail(backend.ErrDenied, fmt.Errorf("%s: %s", dir, why))
 	}
-	cfg.Root.Dir = source
-	if m.ex.host.mode != launch.ModeMapped {
-		return nil
-	}
-	f, err := launch.OpenTree(source)
-	if err != nil {
-		return fail(backend.ErrInvalid, err)
-	}
-	cfg.Root.DirFD = s.add(f)
-	return nil
+	return source, nil
 }
 
 // forbidden says why a host path may never be shown, "" when it may.

@@ -39,7 +39,7 @@ func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 		return err
 	}
 	if err := sb.group.Freeze(ctx); err != nil {
-		back, cancel := cleanupContext() //nolint:contextcheck // the caller's may be over
+		back, cancel := cleanupContext() // the caller's may be over
 		defer cancel()
 		return errors.Join(fail(backend.ErrUnavailable, err), sb.group.Thaw(back), sb.client.SetDeadline(back, sb.spec.Lifetime)) //nolint:contextcheck // the same
 	}

@@ -138,9 +138,13 @@ func TestStart_users(t *testing.T) {
 			t.Errorf("root's ids: %s", got.out)
 		}
 		checkPowerless(t, got.out)
-		got = run(t, sb, backend.Command{Args: []string{"sh", "-c", "chown 1 /tmp; mount -t tmpfs x /mnt; touch /usr/x; echo x >/proc/sys/kernel/hostname; ls /home/user"}, User: "root"})
-		if got.Success() && strings.Count(got.err, "\n") < 4 {
-			t.Errorf("root can: %s", got.err)
+		got = run(t, sb, backend.Command{Args: []string{"sh", "-c", `
+for what in 'chown 1 /tmp' 'mount -t tmpfs x /mnt' 'touch /usr/x' 'echo x >/proc/sys/kernel/hostname'; do
+	(eval "$what") 2>/dev/null && echo "$what"
+done
+echo tried`}, User: "root"}).succeed(t)
+		if got.out != "tried\n" {
+			t.Errorf("root can: %s", got.out)
 		}
 		_, err := sb.Start(t.Context(), backend.Command{Args: []string{"id"}, User: "mallory"})
 		wantKind(t, err, backend.ErrNotFound, "mallory")

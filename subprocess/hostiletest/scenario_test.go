@@ -158,7 +158,7 @@ func sweep(t *testing.T, dir string) {
 	group := "glovebox-" + string(bytes.TrimSpace(id)) + "-*"
 	for _, pattern := range []string{
 		filepath.Join(cfg.StateDir, "sandboxes/*"), filepath.Join(cfg.StateDir, "run/*"),
-		"/sys/fs/cgroup/*/" + group, "/sys/fs/cgroup/*/*/" + group, "/sys/fs/cgroup/*/*/*/" + group,
+		"/sys/fs/cgroup/" + group, "/sys/fs/cgroup/*/" + group, "/sys/fs/cgroup/*/*/" + group, "/sys/fs/cgroup/*/*/*/" + group,
 	} {
 		var found []string
 		// The executor's own first sweep may be at work on some of it.
@@ -248,9 +248,6 @@ func signalsAfterTheEnd(t *testing.T) {
 		if err := p.Signal(t.Context(), backend.SIGKILL); !errors.Is(err, backend.ErrNotFound) {
 			t.Fatalf("a signal after the end: %v", err)
 		}
-	}
-	if err := bystander.Signal(t.Context(), 0); err != nil && errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("open: a bystander died: %v", err)
 	}
 	if !living(v) {
 		t.Error("open: the victim died")
