@@ -1,6 +1,14 @@
 package backend
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
 
 // Receipt is what one sandbox really got. It can be filed: it holds no secret.
 type Receipt struct {
@@ -44,4 +52,79 @@ type Candidate struct {
 	Backend   string    `json:"backend"`
 	Isolation Isolation `json:"isolation"`
 	Reason    string    `json:"reason"`
+}
+
+// Receipt is the receipt of a sandbox that has spec, which its creator gave as
+// asked, from a driver with these capabilities: all that follows from the three.
+// The driver adds what it alone knows.
+func (c Capabilities) Receipt(asked, spec Spec) Receipt {
+	r := Receipt{
+		Driver: c.Driver, Asked: spec.MinIsolation, Achieved: c.Isolation, Template: spec.Template, Lifetime: "bound",
+		Controls: maps.Clone(c.Claims), Network: spec.Network.Mode, Mounts: slices.Clone(spec.Mounts), Labels: maps.Clone(spec.Labels),
+	}
+	if spec.Keep {
+		r.Lifetime = "kept"
+	}
+	l, a := spec.Limits, asked.Limits
+	for _, g := range []struct {
+		control Control
+		value   string
+		def     bool
+	}{
+		{ControlMemory, bytesText(l.Memory), a.Memory == 0},
+		{ControlCPU, strconv.FormatFloat(l.CPUs, 'g', -1, 64) + " cores", a.CPUs == 0},
+		{ControlPids, strconv.FormatInt(l.Pids, 10), a.Pids == 0},
+		{ControlDisk, bytesText(l.Disk), a.Disk == 0},
+		{ControlInodes, strconv.FormatInt(l.Inodes, 10), a.Inodes == 0},
+		{ControlOpenFiles, strconv.FormatInt(l.OpenFiles, 10), a.OpenFiles == 0},
+		{ControlFileSize, bytesText(l.FileSize), a.FileSize == 0},
+		{ControlCPUTime, durationText(l.CPUTime), a.CPUTime == 0},
+		{ControlOutput, outputText(l.Output), a.Output == 0},
+		{ControlLifetime, spec.Lifetime.String(), asked.Lifetime == 0},
+	} {
+		claim := c.Claim(g.control)
+		delete(r.Controls, g.control)
+		r.Limits = append(r.Limits, Grant{
+			Control: g.control, Value: g.value, Default: g.def,
+			Enforcement: claim.Enforcement, Mechanism: claim.Mechanism, Note: claim.Note,
+		})
+	}
+	return r
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30 && n%(1<<30) == 0:
+		return strconv.FormatInt(n>>30, 10) + " GiB"
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return strconv.FormatInt(n>>20, 10) + " MiB"
+	default:
+		return strconv.FormatInt(n, 10) + " bytes"
+	}
+}
+
+func durationText(d time.Duration) string {
+	if d == 0 {
+		return "none"
+	}
+	return d.String()
+}
+
+func outputText(n int64) string {
+	if n == 0 {
+		return "collected: " + bytesText(DefaultOutput) + " a stream; streamed: none"
+	}
+	return bytesText(n) + " a stream"
+}
+
+// PolicyHash identifies what was applied, for Receipt.PolicyHash: the Spec and
+// the driver's configuration, or whatever else decides. Values that are no
+// plain data give "".
+func PolicyHash(applied ...any) string {
+	data, err := json.Marshal(applied)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }

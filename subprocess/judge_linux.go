@@ -23,7 +23,7 @@ func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
 	if sb.group != nil {
 		stats := sb.group.Stats()
 		sb.evidence.attribute(stats, exit)
-		sb.evidence.amendFrom(stats, &exit.Usage)
+		amendFrom(stats, &exit.Usage)
 	}
 	if exit.Reason == backend.ReasonMemoryLimit {
 		hit(exit, backend.HitMemory)
@@ -60,17 +60,17 @@ func hit(exit *backend.Exit, h backend.Hit) {
 }
 
 // amend puts the kernel's counters in the place of the agent's estimates.
-func (e *evidence) amend(g *cgroup.Group, u *backend.Usage) {
+func amend(g *cgroup.Group, u *backend.Usage) {
 	if g != nil {
 		s := g.Stats()
-		e.amendFrom(s, u)
+		amendFrom(s, u)
 		if s.CPU > 0 {
 			u.CPU = s.CPU
 		}
 	}
 }
 
-func (e *evidence) amendFrom(s cgroup.Stats, u *backend.Usage) {
+func amendFrom(s cgroup.Stats, u *backend.Usage) {
 	if s.MemoryPeak > 0 {
 		u.PeakMemory, u.Memory = s.MemoryPeak, s.Memory
 	}

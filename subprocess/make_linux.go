@@ -3,8 +3,6 @@ package subprocess
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -426,17 +424,4 @@ func (m *maker) classify(ctx context.Context, err error) error {
 		e.Kind, e.Fix = backend.ErrCapacity, "end some sandboxes, or raise the host's limits"
 	}
 	return e
-}
-
-// policyHash identifies what was applied.
-func policyHash(spec backend.Spec, cfg Config) string {
-	data, err := json.Marshal(struct {
-		Spec   backend.Spec
-		Config Config
-	}{spec, cfg})
-	if err != nil {
-		return ""
-	}
-	sum := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(sum[:])
 }

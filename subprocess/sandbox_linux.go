@@ -259,7 +259,7 @@ func (c *control) Usage(ctx context.Context) (backend.Usage, error) {
 	if err != nil {
 		return u, err
 	}
-	sb.evidence.amend(sb.group, &u)
+	amend(sb.group, &u)
 	return u, nil
 }
 

@@ -133,17 +133,17 @@ func (f *Fake) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, 
 	return sb, nil
 }
 
-func (f *Fake) create(spec backend.Spec) (*sandbox, error) {
+func (f *Fake) create(asked backend.Spec) (*sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return nil, &backend.Error{Op: "create", Kind: backend.ErrClosed, Backend: f.name}
 	}
-	spec, warnings, err := f.caps.Admit(f.name, spec)
+	spec, warnings, err := f.caps.Admit(f.name, asked)
 	if err != nil {
 		return nil, err
 	}
-	sb := newSandbox(f, spec, warnings)
+	sb := newSandbox(f, asked, spec, warnings)
 	f.owned[sb.id] = sb
 	return sb, nil
 }

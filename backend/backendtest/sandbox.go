@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -32,7 +31,7 @@ type sandbox struct {
 	listeners map[uint16]*listener
 }
 
-func newSandbox(f *Fake, spec backend.Spec, warnings []string) *sandbox {
+func newSandbox(f *Fake, asked, spec backend.Spec, warnings []string) *sandbox {
 	h := f.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,30 +42,14 @@ func newSandbox(f *Fake, spec backend.Spec, warnings []string) *sandbox {
 	}
 	sb.files = newFiles(sb)
 	sb.arm(spec.Lifetime)
-	sb.receipt = receipt(f, sb, warnings)
+	sb.receipt = receipt(f, sb, asked, warnings)
 	h.sandboxes[sb.id] = sb
 	return sb
 }
 
-func receipt(f *Fake, sb *sandbox, warnings []string) backend.Receipt {
-	r := backend.Receipt{
-		Sandbox: sb.id, Backend: f.name, Driver: f.caps.Driver, Asked: sb.spec.MinIsolation,
-		Achieved: f.caps.Isolation, Template: sb.spec.Template, Lifetime: "bound", Deadline: sb.deadline,
-		Controls: maps.Clone(f.caps.Claims), Network: sb.spec.Network.Mode, Mounts: sb.spec.Mounts, Warnings: warnings,
-	}
-	if sb.spec.Keep {
-		r.Lifetime = "kept"
-	}
-	grant := func(control backend.Control, value string) {
-		claim := f.caps.Claim(control)
-		delete(r.Controls, control)
-		r.Limits = append(r.Limits, backend.Grant{
-			Control: control, Value: value, Enforcement: claim.Enforcement, Mechanism: claim.Mechanism, Note: claim.Note,
-		})
-	}
-	grant(backend.ControlMemory, strconv.FormatInt(sb.spec.Limits.Memory, 10))
-	grant(backend.ControlPids, strconv.FormatInt(sb.spec.Limits.Pids, 10))
-	grant(backend.ControlDisk, strconv.FormatInt(sb.spec.Limits.Disk, 10))
+func receipt(f *Fake, sb *sandbox, asked backend.Spec, warnings []string) backend.Receipt {
+	r := f.caps.Receipt(asked, sb.spec)
+	r.Sandbox, r.Backend, r.Deadline, r.Warnings = sb.id, f.name, sb.deadline, warnings
 	return r
 }
 

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,7 +73,7 @@ func (r *Router) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox
 		}
 		sb, err := r.createOn(ctx, c, spec)
 		if err == nil {
-			return &sandbox{sb: sb, backend: c.Name, passed: passed, labels: maps.Clone(spec.Labels)}, nil
+			return &sandbox{sb: sb, backend: c.Name, passed: passed}, nil
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", c.Name, err))
 		if !mayFallBack(err) || r.opts.Required || len(r.candidates) == 1 {

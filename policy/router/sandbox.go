@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -14,7 +13,6 @@ type sandbox struct {
 	sb      backend.Sandbox
 	backend string
 	passed  []backend.Candidate
-	labels  map[string]string
 }
 
 func (s *sandbox) ID() string { return s.sb.ID() }
@@ -28,9 +26,6 @@ func (s *sandbox) Files() backend.Filesystem { return s.sb.Files() }
 func (s *sandbox) Receipt() backend.Receipt {
 	r := s.sb.Receipt()
 	r.Backend = s.backend
-	if s.labels != nil {
-		r.Labels = maps.Clone(s.labels)
-	}
 	r.Passed = append(slices.Clone(s.passed), r.Passed...)
 	return r
 }

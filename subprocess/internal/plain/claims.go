@@ -1,11 +1,6 @@
 package plain
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"time"
@@ -54,59 +49,12 @@ func uncontrolled() []backend.Control {
 }
 
 func (sb *sandbox) makeReceipt(asked backend.Spec, warnings []string, began time.Time) backend.Receipt {
-	caps := sb.ex.caps
-	r := backend.Receipt{
-		Sandbox: sb.id, Backend: sb.ex.opts.Name, Driver: caps.Driver,
-		Asked: sb.spec.MinIsolation, Achieved: backend.IsolationNone, Measured: true,
-		Lifetime: "bound", Deadline: time.Now().Add(sb.spec.Lifetime),
-		Kernel: runtime.GOOS + "/" + runtime.GOARCH, Privileges: "none",
-		Controls: maps.Clone(caps.Claims), Network: backend.NetworkFull,
-		Warnings:   append(slices.Clone(warnings), Warning),
-		PolicyHash: policyHash(sb.spec),
-	}
-	l, a := sb.spec.Limits, asked.Limits
-	for _, g := range []struct {
-		control backend.Control
-		value   string
-		def     bool
-	}{
-		{backend.ControlMemory, bytesText(l.Memory), a.Memory == 0},
-		{backend.ControlCPU, fmt.Sprintf("%g cores", l.CPUs), a.CPUs == 0},
-		{backend.ControlPids, fmt.Sprint(l.Pids), a.Pids == 0},
-		{backend.ControlDisk, bytesText(l.Disk), a.Disk == 0},
-		{backend.ControlInodes, fmt.Sprint(l.Inodes), a.Inodes == 0},
-		{backend.ControlOpenFiles, fmt.Sprint(l.OpenFiles), a.OpenFiles == 0},
-		{backend.ControlFileSize, bytesText(l.FileSize), a.FileSize == 0},
-		{backend.ControlCPUTime, orNone(l.CPUTime > 0, l.CPUTime.String()), a.CPUTime == 0},
-		{backend.ControlOutput, orNone(l.Output > 0, bytesText(l.Output)+" a stream"), a.Output == 0},
-		{backend.ControlLifetime, sb.spec.Lifetime.String(), asked.Lifetime == 0},
-	} {
-		claim := caps.Claim(g.control)
-		delete(r.Controls, g.control)
-		r.Limits = append(r.Limits, backend.Grant{
-			Control: g.control, Value: g.value, Default: g.def,
-			Enforcement: claim.Enforcement, Mechanism: claim.Mechanism, Note: claim.Note,
-		})
-	}
+	r := sb.ex.caps.Receipt(asked, sb.spec)
+	r.Sandbox, r.Backend, r.Measured = sb.id, sb.ex.opts.Name, true
+	r.Deadline = time.Now().Add(sb.spec.Lifetime)
+	r.Kernel, r.Privileges, r.Network = runtime.GOOS+"/"+runtime.GOARCH, "none", backend.NetworkFull
+	r.Warnings = append(slices.Clone(warnings), Warning)
 	r.Timings = map[string]time.Duration{"create": time.Since(began)}
+	r.PolicyHash = backend.PolicyHash(sb.spec)
 	return r
-}
-
-func bytesText(n int64) string { return fmt.Sprintf("%d bytes", n) }
-
-func orNone(set bool, text string) string {
-	if !set {
-		return "none"
-	}
-	return text
-}
-
-// policyHash identifies what the caller asked for, without showing it.
-func policyHash(spec backend.Spec) string {
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return "" // not reached: a Spec is plain data
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
