@@ -54,8 +54,10 @@ func TestTemplates_linksStayInside(t *testing.T) {
 			cfg := h.cfg
 			cfg.StateDir, cfg.Templates = "", map[string]string{"tiny": root}
 			sb := newHarness(t, cfg).create(t, backend.Spec{Template: "tiny"})
-			got, err := tryRun(t.Context(), sb, backend.Command{Args: []string{"/bin/sh", "-c",
-				"cat /var/canary /var/*/canary /data/canary /data/*/canary /more/*/canary /opt/canary /etc/canary /.e*/canary /.boot_id /etc/passwd; echo ran"}})
+			got, err := tryRun(t.Context(), sb, backend.Command{Args: []string{
+				"/bin/sh", "-c",
+				"cat /var/canary /var/*/canary /data/canary /data/*/canary /more/*/canary /opt/canary /etc/canary /.e*/canary /.boot_id /etc/passwd; echo ran",
+			}})
 			if strings.Contains(got.out, secret) {
 				t.Errorf("%s: the host's file is there", name)
 			}

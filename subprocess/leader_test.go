@@ -124,7 +124,7 @@ time.sleep(60)
 		}
 		size := func() string { return sh(t, sb, "wc -c <"+mark).succeed(t).out }
 		before := size()
-		time.Sleep(300 * time.Millisecond)
+		<-time.After(300 * time.Millisecond)
 		if after := size(); after != before || before == "0\n" {
 			t.Errorf("it goes on: %q, then %q", before, after)
 		}
@@ -154,7 +154,7 @@ func TestMemory_ofASessionOfItsOwn(t *testing.T) {
 			if got.Reason != backend.ReasonMemoryLimit {
 				t.Fatalf("%s: %v %q after %v", how, got.Exit, got.err, time.Since(began))
 			}
-			time.Sleep(200 * time.Millisecond) // for more looks at what is left
+			<-time.After(200 * time.Millisecond) // for more looks at what is left
 			if got := sh(t, sb, "sleep 0.3; echo fine"); got.out != "fine\n" {
 				t.Errorf("%s: the next command: %v %q", how, got.Exit, got.err)
 			}

@@ -78,9 +78,6 @@ type CommandGroups interface {
 // Group is what a command and all its descendants are counted in. Its methods
 // are safe for concurrent use and work after Close too.
 type Group interface {
-	// Join are descriptors the child writes itself into. They stay open until
-	// Close.
-	Join() []int
 	// Cgroup is the descriptor of the v2 directory the child is born in; 0 for
 	// none. It stays open until Close.
 	Cgroup() int
@@ -88,9 +85,6 @@ type Group interface {
 	Kill() error
 	// CPU is the time used by all that were ever in it.
 	CPU() (time.Duration, error)
-	// Peak is the most memory in bytes and the most processes it had at once;
-	// 0 where that is not counted.
-	Peak() (memory, processes int64)
 	// Close lets the group be removed once it is empty.
 	Close() error
 }

@@ -197,10 +197,7 @@ func (c *command) sealOutput(end *gloveboxv1.End) {
 // usage is what the command has used so far.
 func (c *command) usage() *gloveboxv1.Usage {
 	u := &gloveboxv1.Usage{CpuNs: int64(c.cpu())}
-	if c.group != nil {
-		u.PeakMemoryBytes, u.PeakProcesses = c.group.Peak()
-	}
-	if u.PeakMemoryBytes == 0 && c.proc != nil && !c.alive() {
+	if c.proc != nil && !c.alive() {
 		u.PeakMemoryBytes = c.proc.Status().MaxRSS
 	}
 	c.mu.Lock()

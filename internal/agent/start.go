@@ -193,7 +193,7 @@ func (c *command) launch(p *plan) (execErr, err error) {
 		Confine: c.s.opts.Confine,
 	}
 	if c.group != nil {
-		attr.Join, attr.Cgroup = c.group.Join(), c.group.Cgroup()
+		attr.Cgroup = c.group.Cgroup()
 	}
 	c.started = time.Now()
 	proc, err := c.s.execute(attr, p.path)

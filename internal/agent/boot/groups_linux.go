@@ -63,9 +63,6 @@ type group struct {
 // Cgroup implements agent.Group.
 func (g *group) Cgroup() int { return g.fd }
 
-// Join implements agent.Group.
-func (g *group) Join() []int { return nil }
-
 // Kill implements agent.Group. It opens by name, so that it works after Close
 // while descendants are left.
 func (g *group) Kill() error {
@@ -113,9 +110,6 @@ func (g *group) readCPU() (time.Duration, error) {
 	}
 	return 0, errors.ErrUnsupported
 }
-
-// Peak implements agent.Group: the sandbox's own groups count these.
-func (g *group) Peak() (memory, processes int64) { return 0, 0 }
 
 // Close implements agent.Group.
 func (g *group) Close() error {

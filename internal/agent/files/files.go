@@ -51,9 +51,6 @@ type Options struct {
 	// empty answer shows the number.
 	OwnerName func(uid uint32) string
 	GroupName func(gid uint32) string
-	// RequestUser gives the user name in an RPC's request header, "" when
-	// there is none. nil reads E2B's: Basic authorization, password ignored.
-	RequestUser func(h http.Header) string
 	// Workdir is what an empty path means; nil or "" is the user's home.
 	Workdir func() string
 
@@ -61,7 +58,7 @@ type Options struct {
 	MaxParts    int   // files in one multipart upload: 10,000
 	MaxEntries  int   // entries of one listing: 100,000
 	MaxListing  int   // bytes of names, paths and metadata in one listing: 32 MiB
-	MaxWatchers int   // watchers and watch streams together: 64
+	MaxWatchers int   // watchers, ended ones too until they are removed, and watch streams together: 64
 	MaxWatched  int   // directories of all watchers together: 16,384
 	MaxEvents   int   // events that one watcher keeps for GetWatcherEvents: 10,000
 }
@@ -78,9 +75,6 @@ func (o *Options) setDefaults() {
 	set(&o.MaxWatchers, 64)
 	set(&o.MaxWatched, 16_384)
 	set(&o.MaxEvents, 10_000)
-	if o.RequestUser == nil {
-		o.RequestUser = basicUser
-	}
 }
 
 // Service serves files. It is safe for concurrent use and does nothing until
@@ -96,7 +90,7 @@ type Service struct {
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	running  int // watches
+	kept     int // watches that run, and polled ones that ended and are remembered
 	watched  int // directories in them
 	watchers map[string]*pollWatcher
 }
@@ -149,7 +143,7 @@ func (s *Service) as(acct Account, fn func() error) error {
 
 // account is the user of an RPC.
 func (s *Service) account(h http.Header) (Account, error) {
-	name := s.opts.RequestUser(h)
+	name := requestUser(h)
 	acct, err := s.opts.Lookup(name)
 	if err == nil {
 		return acct, nil
@@ -160,7 +154,9 @@ func (s *Service) account(h http.Header) (Account, error) {
 	return Account{}, rpcError(connect.CodeUnauthenticated, fmt.Errorf("invalid username: '%s'", name))
 }
 
-func basicUser(h http.Header) string {
+// requestUser is the user name in an RPC's request header, "" when there is
+// none. As in E2B it is Basic authorization's, whose password is ignored.
+func requestUser(h http.Header) string {
 	name, _, _ := (&http.Request{Header: h}).BasicAuth()
 	return name
 }

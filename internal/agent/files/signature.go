@@ -13,26 +13,6 @@ import (
 	"time"
 )
 
-// Operations that a signature allows.
-const (
-	OpRead  = "read"
-	OpWrite = "write"
-)
-
-// Sign is E2B's signature of a /files URL: path and username are the literal
-// query values, empty when absent; expiration is Unix seconds, 0 for none. A
-// user name with a colon has no signature (""): the same one would hold for
-// another path and user.
-func Sign(path, op, username, token string, expiration int64) string {
-	if strings.Contains(username, ":") {
-		return ""
-	}
-	if expiration == 0 {
-		return sign(path, op, username, token)
-	}
-	return sign(path, op, username, token, strconv.FormatInt(expiration, 10))
-}
-
 func sign(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, ":")))
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])

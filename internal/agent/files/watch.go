@@ -40,7 +40,8 @@ type watchRequest interface {
 	GetAllowNetworkMounts() bool
 }
 
-// newWatch starts watching; the caller calls close, whatever happens else.
+// newWatch starts watching; the caller calls close, then giveBack once nothing
+// of the watch is kept any more, whatever happens else.
 func (s *Service) newWatch(acct Account, path string, req watchRequest) (*watch, error) {
 	if err := s.startWatch(); err != nil {
 		return nil, err
@@ -52,23 +53,33 @@ func (s *Service) newWatch(acct Account, path string, req watchRequest) (*watch,
 	err := s.as(acct, func() error { return w.open(req.GetAllowNetworkMounts()) })
 	if err != nil {
 		w.close()
+		s.giveBack()
 		return nil, fail("error creating watcher", err)
 	}
 	return w, nil
 }
 
-// startWatch counts a watch in; close counts it out.
+// startWatch counts a watch in; giveBack counts it out. Where there is no room,
+// watchers go that have ended and whose client knows that.
 func (s *Service) startWatch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return rpcError(connect.CodeUnavailable, errClosed)
 	}
-	if s.running >= s.opts.MaxWatchers {
-		return rpcError(connect.CodeResourceExhausted,
-			fmt.Errorf("error creating watcher: %d are running, the most there may be; remove one first", s.running))
+	if s.kept >= s.opts.MaxWatchers {
+		for id, p := range s.watchers {
+			if p.told() {
+				delete(s.watchers, id)
+				s.kept--
+			}
+		}
 	}
-	s.running++
+	if s.kept >= s.opts.MaxWatchers {
+		return rpcError(connect.CodeResourceExhausted,
+			fmt.Errorf("error creating watcher: there are %d, the most there may be; remove one first", s.kept))
+	}
+	s.kept++
 	s.wg.Add(1)
 	return nil
 }
@@ -78,10 +89,16 @@ func (w *watch) close() {
 		_ = w.notify.Close() // it only reports that it was closed before
 	}
 	w.s.mu.Lock()
-	w.s.running--
 	w.s.watched -= len(w.dirs)
 	w.s.mu.Unlock()
 	w.s.wg.Done()
+}
+
+// giveBack gives the place of a watch back.
+func (s *Service) giveBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept--
 }
 
 func (w *watch) open(allowNetwork bool) error {

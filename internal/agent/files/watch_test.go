@@ -220,6 +220,59 @@ func TestWatcher_polled(t *testing.T) {
 	}
 }
 
+// TestWatcher_endedOnesCount: a watcher that has ended keeps its events and its
+// place, until its client knows of the end and somebody needs the place.
+func TestWatcher_endedOnesCount(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *files.Options) { o.MaxWatchers, o.MaxEvents = 2, 5 })
+	create := func() (string, error) {
+		res, err := w.rpc.CreateWatcher(t.Context(), connect.NewRequest(&pb.CreateWatcherRequest{}))
+		if err != nil {
+			return "", err
+		}
+		return res.Msg.GetWatcherId(), nil
+	}
+	told, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	untold, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		w.write(t, fmt.Sprintf("flood%d", i), "x")
+	}
+	_, err = w.poll(t, told, "never")
+	wantCode(t, err, connect.CodeResourceExhausted, "watcher error: more than ")
+	<-time.After(200 * time.Millisecond) // for the other one to end too
+	third, err := create()
+	if err != nil {
+		t.Fatalf("one whose end was told keeps its place: %v", err)
+	}
+	for range 3 {
+		_, err = create()
+		wantCode(t, err, connect.CodeResourceExhausted, "error creating watcher: there are 2")
+	}
+	_, err = w.poll(t, told, "never")
+	wantCode(t, err, connect.CodeNotFound, "")
+	seen, err := w.poll(t, untold, "never")
+	wantCode(t, err, connect.CodeResourceExhausted, "watcher error: more than ")
+	if len(seen) < 2 {
+		t.Errorf("only %v", seen)
+	}
+	for _, id := range []string{untold, third} {
+		if _, err := w.rpc.RemoveWatcher(t.Context(), connect.NewRequest(&pb.RemoveWatcherRequest{WatcherId: id})); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if _, err := create(); err != nil {
+			t.Errorf("a removed watcher still counts: %v", err)
+		}
+	}
+}
+
 func TestClose_endsAllWatching(t *testing.T) {
 	// Not parallel: it counts goroutines.
 	w := start(t, nil)

@@ -30,6 +30,7 @@ func (r *rpc) WatchDir(ctx context.Context, req *connect.Request[filesystem.Watc
 	if err != nil {
 		return err
 	}
+	defer r.s.giveBack()
 	defer w.close()
 	every := keepalive(req.Header())
 	alive := time.NewTicker(every)
@@ -95,12 +96,21 @@ type pollWatcher struct {
 	events []*filesystem.FilesystemEvent
 	bytes  int
 	err    error // why no more events come
+	said   bool  // and the client was told
+}
+
+// told tells whether the watcher has ended and its client knows.
+func (p *pollWatcher) told() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said
 }
 
 // maxEventBytes bounds the events that one watcher keeps.
 const maxEventBytes = 4 << 20
 
-// CreateWatcher starts a watcher that lives until RemoveWatcher or Close.
+// CreateWatcher starts a watcher that lives until RemoveWatcher or Close. One
+// that ended before keeps its events, and its place among those there may be.
 func (r *rpc) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) { //nolint:contextcheck // a watcher outlives the request
 	path := req.Msg.GetPath()
 	acct, err := r.user(req.Header(), &path)
@@ -160,6 +170,7 @@ func (r *rpc) GetWatcherEvents(_ context.Context, req *connect.Request[filesyste
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.events) == 0 && p.err != nil {
+		p.said = true
 		return nil, p.err
 	}
 	res := &filesystem.GetWatcherEventsResponse{Events: p.events}
@@ -178,6 +189,7 @@ func (r *rpc) RemoveWatcher(_ context.Context, req *connect.Request[filesystem.R
 	}
 	p.stop()
 	<-p.done
+	r.s.giveBack()
 	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil
 }
 

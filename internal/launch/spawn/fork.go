@@ -67,7 +67,7 @@ type rlimit struct {
 // plan is everything the child needs, made before the fork: the child may not
 // allocate, grow its stack or call anything that does.
 type plan struct {
-	paths    []*byte // tried in order
+	path     *byte
 	argv     []*byte
 	envv     []*byte
 	dir      *byte
@@ -106,7 +106,6 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		e     syscall.Errno
 		told  [2]uint64
 		zero  = [1]byte{'0'}
-		best  uintptr
 		args  cloneArgs
 		flags uintptr
 	)
@@ -211,18 +210,8 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		}
 	}
 	p.failed = stageExec
-	best = uintptr(unix.ENOENT)
-	for i = 0; i < len(p.paths); i++ {
-		_, _, e = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(p.paths[i])),
-			uintptr(unsafe.Pointer(&p.argv[0])), uintptr(unsafe.Pointer(&p.envv[0])))
-		if e != unix.ENOENT && e != unix.ENOTDIR {
-			best = uintptr(e)
-			if e != unix.EACCES {
-				break
-			}
-		}
-	}
-	e = syscall.Errno(best)
+	_, _, e = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(p.path)),
+		uintptr(unsafe.Pointer(&p.argv[0])), uintptr(unsafe.Pointer(&p.envv[0])))
 fail:
 	p.errno = uintptr(e)
 	if p.report > 0 {
@@ -234,8 +223,16 @@ fail:
 	}
 }
 
+// child is what a fork made.
+type child struct {
+	pid, pidfd int
+	// answer is where a child with an address space of its own reports; nil for
+	// one that has executed already.
+	answer *os.File
+}
+
 // run forks for p on the calling thread and keeps alive what the child reads.
-func run(p *plan) (pid int, pidfd int, err error) {
+func run(p *plan) (child, error) {
 	if p.separate {
 		return runSeparate(p)
 	}
@@ -244,27 +241,22 @@ func run(p *plan) (pid int, pidfd int, err error) {
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(p)
 	if e != 0 {
-		return 0, -1, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
+		return child{}, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
 	}
 	if p.errno != 0 {
 		discard(int(raw), int(fd))
-		return 0, -1, &Error{Stage: p.failed.String(), Errno: syscall.Errno(p.errno)}
+		return child{}, &Error{Stage: p.failed.String(), Errno: syscall.Errno(p.errno)}
 	}
-	return int(raw), int(fd), nil
+	return child{pid: int(raw), pidfd: int(fd)}, nil
 }
 
-// execTimeout bounds how long a child with an address space of its own may take
-// to exec, which user code may try to hold up with signals.
-const execTimeout = 10 * time.Second
-
-// runSeparate forks without waiting on the thread: the child reports through
-// the pipe, whose end means that it executed.
-func runSeparate(p *plan) (pid int, pidfd int, err error) {
+// runSeparate forks without waiting for the child, which reports through a
+// pipe.
+func runSeparate(p *plan) (child, error) {
 	answer, w, err := os.Pipe()
 	if err != nil {
-		return 0, -1, &Error{Stage: stageClone.String(), Errno: unix.EMFILE}
+		return child{}, &Error{Stage: stageClone.String(), Errno: unix.EMFILE}
 	}
-	defer answer.Close() //nolint:errcheck // read side
 	p.report = int(w.Fd())
 	syscall.ForkLock.Lock()
 	raw, fd, e := fork(p)
@@ -272,23 +264,32 @@ func runSeparate(p *plan) (pid int, pidfd int, err error) {
 	runtime.KeepAlive(p)
 	w.Close() //nolint:errcheck // the child has its own
 	if e != 0 {
-		return 0, -1, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
+		answer.Close() //nolint:errcheck // read side
+		return child{}, &Error{Stage: stageClone.String(), Errno: syscall.Errno(e)}
 	}
+	return child{pid: int(raw), pidfd: int(fd), answer: answer}, nil
+}
+
+// execTimeout bounds how long a child with an address space of its own may take
+// to exec, which user code may try to hold up with signals.
+const execTimeout = 10 * time.Second
+
+// executed waits for a child's report and closes answer, whose end means that
+// the child has executed.
+func executed(answer *os.File) error {
+	defer answer.Close() //nolint:errcheck // read side
 	var told [16]byte
 	answer.SetReadDeadline(time.Now().Add(execTimeout)) //nolint:errcheck // a pipe has deadlines
-	n, rerr := io.ReadFull(answer, told[:])
+	n, err := io.ReadFull(answer, told[:])
 	switch {
 	case n == len(told):
-		discard(int(raw), int(fd))
-		return 0, -1, &Error{
+		return &Error{
 			Stage: stage(binary.NativeEndian.Uint64(told[:8])).String(), Errno: syscall.Errno(binary.NativeEndian.Uint64(told[8:])),
 		}
-	case !errors.Is(rerr, io.EOF):
-		unix.Kill(int(raw), unix.SIGKILL) //nolint:errcheck // it is reaped next
-		discard(int(raw), int(fd))
-		return 0, -1, &Error{Stage: stageExec.String(), Errno: unix.ETIMEDOUT}
+	case !errors.Is(err, io.EOF):
+		return &Error{Stage: stageExec.String(), Errno: unix.ETIMEDOUT}
 	}
-	return int(raw), int(fd), nil
+	return nil
 }
 
 // discard reaps a child that did not execute.

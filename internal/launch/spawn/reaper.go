@@ -38,17 +38,6 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
 }
 
-// SignalSession sends sig to the process group that the process leads; ESRCH
-// when the process has ended, since its number may then be another's.
-func (p *Process) SignalSession(sig syscall.Signal) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pidfd < 0 {
-		return unix.ESRCH
-	}
-	return unix.Kill(-p.PID, sig)
-}
-
 func (p *Process) finish(s Status) {
 	p.mu.Lock()
 	unix.Close(p.pidfd) //nolint:errcheck // nothing to do about it
@@ -75,8 +64,9 @@ type request struct {
 }
 
 type reply struct {
-	proc *Process
-	err  error
+	proc   *Process
+	answer *os.File // where proc reports whether it executed; nil when it did
+	err    error
 }
 
 // Options say how a Reaper works.
@@ -137,8 +127,7 @@ func (r *Reaper) forker(started chan<- error) {
 		case <-r.stop:
 			return
 		case req := <-r.work:
-			proc, err := r.fork(req.p)
-			req.reply <- reply{proc, err}
+			req.reply <- r.fork(req.p)
 		}
 	}
 }
@@ -157,24 +146,37 @@ func (r *Reaper) Start(a Attr) (*Process, error) {
 	}
 	got := <-answer
 	runtime.KeepAlive(a)
-	return got.proc, got.err
+	if got.err != nil || got.answer == nil {
+		return got.proc, got.err
+	}
+	// Not on the forking thread: user code can hold up its child, and nobody
+	// else's start may wait for that.
+	if err := executed(got.answer); err != nil {
+		got.proc.Signal(unix.SIGKILL) //nolint:errcheck // gone is what we want
+		select {
+		case <-got.proc.Done():
+		case <-r.stop:
+		}
+		return nil, err
+	}
+	return got.proc, nil
 }
 
-func (r *Reaper) fork(p *plan) (*Process, error) {
+func (r *Reaper) fork(p *plan) reply {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p.separate = r.opts.Separate
-	pid, pidfd, err := run(p)
+	c, err := run(p)
 	if err != nil {
-		return nil, err
+		return reply{err: err}
 	}
-	proc := &Process{PID: pid, pidfd: pidfd, done: make(chan struct{})}
+	proc := &Process{PID: c.pid, pidfd: c.pidfd, done: make(chan struct{})}
 	if r.opts.Orphans {
-		r.procs[pid] = proc
+		r.procs[c.pid] = proc
 	} else {
 		go proc.wait()
 	}
-	return proc, nil
+	return reply{proc: proc, answer: c.answer}
 }
 
 // wait collects one process, where others may have children of their own.

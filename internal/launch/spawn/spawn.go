@@ -18,14 +18,10 @@ import (
 
 // Attr is one command to start.
 type Attr struct {
-	// Path is the program. With Alternates, those are tried after it as
-	// execvp(3) does: a missing one is passed over, one that may not be
-	// executed too, but remembered.
-	Path       string
-	Alternates []string
-	Argv       []string
-	Env        []string
-	Dir        string
+	Path string
+	Argv []string
+	Env  []string
+	Dir  string
 	// Files become descriptors 0, 1 and 2. The caller closes its copies.
 	Files [3]*os.File
 	// Terminal makes descriptor 0 the controlling terminal.
@@ -35,9 +31,6 @@ type Attr struct {
 	UID     uint32
 	GID     uint32
 	Groups  []uint32
-	// Join are descriptors of cgroup files (tasks, cgroup.procs) that the
-	// child writes itself into before anything else.
-	Join []int
 	// Cgroup is the descriptor of a cgroup v2 directory to be born in; 0 for
 	// none. Unlike a write to cgroup.procs this never waits for the kernel's
 	// grace period.
@@ -48,7 +41,8 @@ type Attr struct {
 
 // Confinement is what every command of a sandbox is held to.
 type Confinement struct {
-	// Join are cgroup descriptors that every command joins, before Attr.Join.
+	// Join are descriptors of cgroup files (tasks, cgroup.procs) that each
+	// command writes itself into before anything else.
 	Join []int
 	// Limits are resource limits, soft and hard alike.
 	Limits []Rlimit
@@ -98,14 +92,10 @@ func statusOf(ws syscall.WaitStatus, ru *syscall.Rusage) Status {
 // plan turns a into what the child reads.
 func (a *Attr) plan() (*plan, error) {
 	p := &plan{cgroup: a.Cgroup, terminal: a.Terminal, setUser: a.SetUser, uid: uintptr(a.UID), gid: uintptr(a.GID), groups: a.Groups}
-	for _, path := range append([]string{a.Path}, a.Alternates...) {
-		b, err := syscall.BytePtrFromString(path)
-		if err != nil {
-			return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
-		}
-		p.paths = append(p.paths, b)
-	}
 	var err error
+	if p.path, err = syscall.BytePtrFromString(a.Path); err != nil {
+		return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
+	}
 	if p.argv, err = syscall.SlicePtrFromStrings(a.Argv); err != nil {
 		return nil, &Error{Stage: stageExec.String(), Errno: unix.EINVAL}
 	}
@@ -126,7 +116,6 @@ func (a *Attr) plan() (*plan, error) {
 			p.limits = append(p.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: l.Value, Max: l.Value}})
 		}
 	}
-	p.join = append(p.join, a.Join...)
 	for i, f := range a.Files {
 		fd := int(f.Fd())
 		if fd < 3 {

@@ -50,6 +50,16 @@ func sh(script string) spawn.Attr {
 	return spawn.Attr{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}
 }
 
+func newReaper(tb testing.TB, o spawn.Options) *spawn.Reaper {
+	tb.Helper()
+	r, err := spawn.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(r.Close)
+	return r
+}
+
 // both runs f with children that share the address space until they execute,
 // and with children that do not.
 func both(t *testing.T, f func(t *testing.T, r *spawn.Reaper)) {
@@ -57,12 +67,7 @@ func both(t *testing.T, f func(t *testing.T, r *spawn.Reaper)) {
 	for _, separate := range []bool{false, true} {
 		t.Run(fmt.Sprintf("separate=%t", separate), func(t *testing.T) {
 			t.Parallel()
-			r, err := spawn.New(spawn.Options{Separate: separate})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(r.Close)
-			f(t, r)
+			f(t, newReaper(t, spawn.Options{Separate: separate}))
 		})
 	}
 }
@@ -119,10 +124,9 @@ func startErrorsNameTheStep(t *testing.T, r *spawn.Reaper) {
 		{"not executable", spawn.Attr{Path: plain, Argv: []string{"plain"}}, "exec", unix.EACCES},
 		{"no interpreter line", spawn.Attr{Path: text, Argv: []string{"text"}}, "exec", unix.ENOEXEC},
 		{"argument too long", spawn.Attr{Path: "/bin/true", Argv: []string{"true", huge}}, "exec", unix.E2BIG},
-		{"remembers what may not run", spawn.Attr{Path: plain, Alternates: []string{dir + "/none"}, Argv: []string{"x"}}, "exec", unix.EACCES},
 		{"missing directory", spawn.Attr{Path: "/bin/true", Argv: []string{"true"}, Dir: dir + "/none"}, "directory", unix.ENOENT},
 		{"NUL", spawn.Attr{Path: "/bin/true", Argv: []string{"a\x00b"}}, "exec", unix.EINVAL},
-		{"bad cgroup", spawn.Attr{Path: "/bin/true", Argv: []string{"true"}, Join: []int{999}}, "cgroup", unix.EBADF},
+		{"bad cgroup", spawn.Attr{Path: "/bin/true", Argv: []string{"true"}, Confine: &spawn.Confinement{Join: []int{999}}}, "cgroup", unix.EBADF},
 	} {
 		_, _, err := run(t, r, tt.attr)
 		var se *spawn.Error
@@ -132,22 +136,9 @@ func startErrorsNameTheStep(t *testing.T, r *spawn.Reaper) {
 	}
 }
 
-func TestReaper_alternatesAreTriedInOrder(t *testing.T) {
-	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
-	a := sh("echo found")
-	a.Path, a.Alternates = "/nonexistent/sh", []string{"/etc/passwd/sh", "/bin/sh"}
-	out, st, err := run(t, r, a)
-	if err != nil || out != "found\n" || st.Code != 0 {
-		t.Fatalf("got %q %+v %v", out, st, err)
-	}
-}
-
 func TestReaper_limitsAndDescriptorsReachTheCommand(t *testing.T) {
 	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
+	r := newReaper(t, spawn.Options{})
 	// A descriptor that someone left open without close-on-exec.
 	leak, err := unix.Open("/etc/hostname", unix.O_RDONLY, 0)
 	if err != nil {
@@ -182,8 +173,7 @@ func TestReaper_limitsAndDescriptorsReachTheCommand(t *testing.T) {
 
 func TestReaper_manyAtOnce(t *testing.T) {
 	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
+	r := newReaper(t, spawn.Options{})
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
@@ -198,8 +188,7 @@ func TestReaper_manyAtOnce(t *testing.T) {
 
 func TestProcess_signalAfterTheEndIsESRCH(t *testing.T) {
 	t.Parallel()
-	r := spawn.NewReaper(false)
-	t.Cleanup(r.Close)
+	r := newReaper(t, spawn.Options{})
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -221,9 +210,6 @@ func TestProcess_signalAfterTheEndIsESRCH(t *testing.T) {
 	if err := p.Signal(syscall.SIGKILL); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("signal after the end: %v", err)
 	}
-	if err := p.SignalSession(syscall.SIGKILL); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("session signal after the end: %v", err)
-	}
 }
 
 func TestNew_enterErrorIsReturned(t *testing.T) {
@@ -235,19 +221,14 @@ func TestNew_enterErrorIsReturned(t *testing.T) {
 }
 
 func BenchmarkStart(b *testing.B) {
-	r := spawn.NewReaper(false)
-	defer r.Close()
+	r := newReaper(b, spawn.Options{})
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer null.Close()
 	a := spawn.Attr{Path: "/bin/true", Argv: []string{"true"}, Files: [3]*os.File{null, null, null}}
-	separate, err := spawn.New(spawn.Options{Separate: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer separate.Close()
+	separate := newReaper(b, spawn.Options{Separate: true})
 	b.Run("separate", func(b *testing.B) {
 		for b.Loop() {
 			p, err := separate.Start(a)
