@@ -100,7 +100,7 @@ func suspicion(dir, ownPIDNamespace string) string {
 		}
 	}
 	if info, err := os.Stat(dir); err == nil {
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid >= 0x20000000 && st.Uid < 0x40000000 {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && state.LeasedUID(st.Uid) {
 			return fmt.Sprintf("uid %d", st.Uid)
 		}
 	}

@@ -84,6 +84,11 @@ func (l *UIDLease) Base() uint32 {
 	return firstUID + uint32(l.slot)*UIDLeaseSize
 }
 
+// LeasedUID tells whether uid, or gid, is one that leases give out.
+func LeasedUID(uid uint32) bool {
+	return uid >= firstUID && uid-firstUID < UIDLeases*UIDLeaseSize
+}
+
 // File carries the lock. A process that inherits it holds the lease until it
 // ends, though the lease be closed here. The UIDLease keeps owning it.
 func (l *UIDLease) File() *os.File { return l.lock }
