@@ -34,9 +34,13 @@ type Options struct {
 	// PasswdPath and GroupPath default to /etc/passwd and /etc/group. They are
 	// read again when they change; at most 1 MiB each.
 	PasswdPath, GroupPath string
-	// DefaultDir is the working directory of commands that name none; the
-	// account's home when empty.
-	DefaultDir string
+	// Scratch is a path on the file system that user code fills: how full it is
+	// tells what a command ran into, and is /metrics' disk. With "" no command
+	// ran into anything, and / is measured.
+	Scratch string
+	// Token is the access token from the start on, as if /init had set it; ""
+	// leaves that to /init.
+	Token string
 	// Env is the sandbox's own environment. /init's variables come on top of it
 	// and never remove it.
 	Env map[string]string
@@ -49,11 +53,8 @@ type Options struct {
 	Groups CommandGroups
 	// Hello is the answer to Hello; nil for version, pid and uid only.
 	Hello *gloveboxv1.HelloResponse
-	// Measure is the sandbox's use; nil sums up its commands'. It may be called
-	// concurrently.
-	Measure func() *gloveboxv1.Usage
 	// Totals are what /metrics gives as the sandbox's size; zero fields are
-	// read from /proc, which shows the host's.
+	// the host's.
 	Totals Totals
 	// OnDeadline is called once, when the sandbox's deadline has passed and
 	// its commands were killed. It may call Close.
@@ -64,7 +65,6 @@ type Options struct {
 type Totals struct {
 	CPUs   float64
 	Memory int64 // bytes
-	Disk   int64 // bytes
 }
 
 // CommandGroups makes a group (a cgroup) for each command. It is safe for
@@ -141,6 +141,7 @@ func New(o Options) (*Server, error) {
 		accounts: &accounts{passwd: o.PasswdPath, group: o.GroupPath, only: o.OnlyUser, self: uint32(os.Geteuid())},
 		mux:      http.NewServeMux(),
 		selfAuth: map[string]bool{"/health": true, "/init": true},
+		init:     settings{token: o.Token},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the server's own life
 	s.http = newHTTPServer(s)

@@ -67,7 +67,7 @@ func newBox(tb testing.TB, change func(*agent.Options)) *box {
 		change(&o)
 	}
 	if o.Reaper == nil {
-		o.Reaper = spawn.NewReaper(false)
+		o.Reaper = newReaper(tb)
 		tb.Cleanup(o.Reaper.Close)
 	}
 	srv, err := agent.New(o)
@@ -83,6 +83,16 @@ func newBox(tb testing.TB, change func(*agent.Options)) *box {
 		}
 	})
 	return b
+}
+
+// newReaper makes a reaper that the caller closes.
+func newReaper(tb testing.TB) *spawn.Reaper {
+	tb.Helper()
+	r, err := spawn.New(spawn.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
 }
 
 // transport is HTTP/2 over socket pairs that the server serves.

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
@@ -21,9 +22,8 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/agent"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
-	gloveboxv1 "github.com/glovebox-dev/glovebox/internal/envd/wire/glovebox/v1"
 	"github.com/glovebox-dev/glovebox/internal/envd/wire/process"
-	"github.com/glovebox-dev/glovebox/internal/launch/spawn"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
 // call makes a plain request and returns the answer's body.
@@ -128,25 +128,54 @@ func TestInit_environment(t *testing.T) {
 	post(t, b, "/init", `{"envVars":{"A=":"1"}}`, "", http.StatusBadRequest)
 }
 
+// TestInit_tokenFromTheStart: nobody gets in before /init either.
+func TestInit_tokenFromTheStart(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(o *agent.Options) { o.Token = "secret" })
+	for _, token := range []string{"", "wrong"} {
+		get(t, b, "/envs", token, http.StatusUnauthorized)
+		post(t, b, "/glovebox.v1.Sandbox/Hello", "{}", token, http.StatusUnauthorized)
+	}
+	get(t, b, "/envs", "secret", http.StatusOK)
+	get(t, b, "/health", "", http.StatusNoContent)
+	for _, body := range []string{`{"accessToken":"other"}`, `{"accessToken":""}`, `{}`} {
+		post(t, b, "/init", body, "", http.StatusUnauthorized)
+	}
+	post(t, b, "/init", `{"accessToken":"secret","envVars":{"A":"1"}}`, "", http.StatusNoContent)
+	if got := get(t, b, "/envs", "secret", http.StatusOK); !strings.Contains(got, `"A":"1"`) {
+		t.Error(got)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(o *agent.Options) {
-		o.Totals = agent.Totals{CPUs: 1.5, Memory: 64 << 20}
-		o.Measure = func() *gloveboxv1.Usage { return &gloveboxv1.Usage{CpuNs: 5, MemoryBytes: 3 << 20, DiskBytes: 77} }
-	})
-	var m map[string]float64
-	if err := json.Unmarshal([]byte(get(t, b, "/metrics", "", http.StatusOK)), &m); err != nil {
-		t.Fatal(err)
+	b := newBox(t, func(o *agent.Options) { o.Totals = agent.Totals{CPUs: 1.5, Memory: 64 << 20} })
+	metrics := func() (m map[string]float64) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(get(t, b, "/metrics", "", http.StatusOK)), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
 	}
-	for k, want := range map[string]float64{"cpu_count": 2, "mem_total": 64 << 20, "mem_used": 3 << 20, "mem_total_mib": 64, "mem_used_mib": 3, "disk_used": 77} {
+	m := metrics()
+	for k, want := range map[string]float64{"cpu_count": 2, "mem_total": 64 << 20, "mem_total_mib": 64} {
 		if m[k] != want {
 			t.Errorf("%s is %v, want %v", k, m[k], want)
 		}
 	}
-	for _, k := range []string{"ts", "cpu_used_pct", "mem_cache", "disk_total"} {
+	for _, k := range []string{"ts", "cpu_used_pct", "mem_used", "mem_used_mib", "mem_cache", "disk_used", "disk_total"} {
 		if _, ok := m[k]; !ok {
 			t.Errorf("%s is missing", k)
 		}
+	}
+	// A command's share shows.
+	o := b.open(t, request("python3 -c 'x = b\"x\" * (150 << 20); print(\"ready\", flush=True); import time; time.sleep(60)' & while :; do :; done"))
+	defer o.Close()
+	o.until(t, "ready")
+	metrics()
+	<-time.After(300 * time.Millisecond)
+	if m := metrics(); m["mem_used"] < 150<<20 || m["cpu_used_pct"] < 5 {
+		t.Errorf("a command at work: %v", m)
 	}
 }
 
@@ -226,9 +255,7 @@ func TestHTTP1(t *testing.T) {
 
 func TestUser_byHeader(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("switching users needs root")
-	}
+	testenv.NeedRoot(t)
 	dir := t.TempDir()
 	passwd, group := dir+"/passwd", dir+"/group"
 	write := func(name, text string) {
@@ -323,18 +350,18 @@ func TestClose_leavesNothing(t *testing.T) { //nolint:paralleltest // counts gor
 		return len(names)
 	}
 	open := files()
-	reaper := spawn.NewReaper(false)
+	reaper := newReaper(t)
 	b := newBox(t, func(o *agent.Options) { o.Reaper = reaper })
-	var pids []uint32
+	held := b.run(t, request("sleep 60 &"))
+	tty := b.open(t, connect.NewRequest(&process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/cat"}, Pty: &process.PTY{}}))
+	pids := []uint32{tty.pid, held.pid}
+	// The last ones: what nobody reads of these fills the connection.
 	for range 5 {
 		req := request("trap '' TERM HUP; (sleep 60 & wait) & echo ready; while :; do echo x; done")
 		req.Msg.Stdin = nil
 		o := b.open(t, req)
 		pids = append(pids, o.pid)
 	}
-	held := b.run(t, request("sleep 60 &"))
-	tty := b.open(t, connect.NewRequest(&process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/cat"}, Pty: &process.PTY{}}))
-	pids = append(pids, tty.pid, held.pid)
 	for range 2 {
 		if err := b.srv.Close(); err != nil {
 			t.Errorf("Close: %v", err)

@@ -47,47 +47,48 @@ type metricsBody struct {
 	DiskSize int64   `json:"disk_total"`
 }
 
+// serveMetrics tells what the sandbox uses of what it has. /proc tells of the
+// host, so it is asked for processes only.
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
-	m := metricsBody{TS: now.Unix(), CPUs: int64(runtime.NumCPU())}
-	mem, _ := readBounded("/proc/meminfo", 64<<10)
-	m.MemTotal = memField(mem, "MemTotal:")
-	m.MemUsed = m.MemTotal - memField(mem, "MemAvailable:")
-	m.MemCache = memField(mem, "Cached:")
+	m := metricsBody{TS: now.Unix(), CPUs: int64(runtime.NumCPU()), MemTotal: s.opts.Totals.Memory}
+	if n := s.opts.Totals.CPUs; n > 0 {
+		m.CPUs = int64(math.Ceil(n))
+	}
+	if m.MemTotal <= 0 {
+		mem, _ := readBounded("/proc/meminfo", 64<<10)
+		m.MemTotal = memField(mem, "MemTotal:")
+	}
+	var cpu time.Duration
+	cpu, m.MemUsed = inUse()
+	m.CPUPct = s.metrics.share(float64(cpu), float64(now.UnixNano())*float64(m.CPUs))
 	s.diskMetrics(&m)
-	if t := s.opts.Totals; t.CPUs > 0 {
-		m.CPUs = int64(math.Ceil(t.CPUs))
-	}
-	if s.opts.Totals.Memory > 0 {
-		m.MemTotal = s.opts.Totals.Memory
-	}
-	if s.opts.Totals.Disk > 0 {
-		m.DiskSize = s.opts.Totals.Disk
-	}
-	if u := s.usage(); s.opts.Measure != nil && u.GetCpuNs() > 0 {
-		m.CPUPct = s.metrics.share(float64(u.GetCpuNs()), float64(now.UnixNano())*float64(m.CPUs))
-		m.MemUsed, m.MemCache = u.GetMemoryBytes(), 0
-		if u.GetDiskBytes() > 0 {
-			m.DiskUsed = u.GetDiskBytes()
-		}
-	} else {
-		stat, _ := readBounded("/proc/stat", 1<<20)
-		m.CPUPct = s.metrics.share(cpuTimes(stat))
-	}
 	m.TotalMiB, m.UsedMiB = m.MemTotal>>20, m.MemUsed>>20
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	writeJSON(w, m)
 }
 
-// diskMetrics measures the file system of the default account's home.
-func (s *Server) diskMetrics(m *metricsBody) {
-	dir := "/"
-	if a, err := s.Account(""); err == nil {
-		dir = a.Home
+// inUse is the time that the agent's descendants have used, those that ended
+// among them, and the memory that they have now.
+func inUse() (cpu time.Duration, memory int64) {
+	for _, pid := range Descendants() {
+		if st, ok := readStat(pid); ok {
+			cpu += st.cpu
+		}
+		memory += ResidentMemory(pid)
 	}
+	var ru unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &ru) == nil {
+		cpu += time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+	}
+	return cpu, memory
+}
+
+// diskMetrics measures the file system of the scratch.
+func (s *Server) diskMetrics(m *metricsBody) {
 	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil && unix.Statfs("/", &st) != nil {
+	if (s.opts.Scratch == "" || unix.Statfs(s.opts.Scratch, &st) != nil) && unix.Statfs("/", &st) != nil {
 		return
 	}
 	m.DiskSize = int64(st.Blocks) * st.Bsize
@@ -104,20 +105,4 @@ func memField(b []byte, name string) int64 {
 		}
 	}
 	return 0
-}
-
-// cpuTimes is the first line of /proc/stat: ticks used, and in all.
-func cpuTimes(b []byte) (used, of float64) {
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	for i, f := range bytes.Fields(line) {
-		if i == 0 || i > 8 {
-			continue // guest time is counted in user time already
-		}
-		n, _ := strconv.ParseFloat(string(f), 64)
-		of += n
-		if i != 4 && i != 5 { // idle, iowait
-			used += n
-		}
-	}
-	return used, of
 }

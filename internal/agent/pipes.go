@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
 )
 
 // ends are the files of one command: the child's, and ours.
@@ -129,27 +130,24 @@ func resize(fd int, cols, rows uint32) error {
 	return nil
 }
 
-// openFor makes e with open such that the account owns the files: a program
-// may open /dev/stdout or its terminal again by name. An agent that cannot do
-// that leaves them its own.
+// openFor makes a command's files with open such that the account owns them: a
+// program may open /dev/stdout or its terminal again by name. An agent that
+// cannot do that leaves them its own.
 func openFor(a *Account, open func() (*ends, error)) (*ends, error) {
 	if a == nil {
 		return open()
 	}
-	runtime.LockOSThread()
-	uid, _ := unix.SetfsuidRetUid(int(a.UID))
-	gid, _ := unix.SetfsgidRetGid(int(a.GID))
-	e, err := open()
-	if err != nil {
-		e = nil
-	}
-	_, _ = unix.SetfsuidRetUid(uid)
-	_, _ = unix.SetfsgidRetGid(gid)
-	if now, _ := unix.SetfsuidRetUid(-1); now == uid {
-		runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
-	}
-	if e == nil {
+	var e *ends
+	err := asuser.Do(asuser.Cred{UID: a.UID, GID: a.GID, Groups: a.Groups}, func() (err error) {
 		e, err = open()
+		return err
+	})
+	switch {
+	case err == nil:
+		return e, nil
+	case e == nil:
+		return open()
 	}
-	return e, err
+	e.closeAll()
+	return nil, err
 }

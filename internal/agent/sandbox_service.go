@@ -128,13 +128,8 @@ func (g *sandboxService) Measure(context.Context, *connect.Request[gloveboxv1.Me
 	return connect.NewResponse(g.s.usage()), nil
 }
 
-// usage is the sandbox's, or the sum of the commands that are remembered.
+// usage is the sum of the commands that are remembered.
 func (s *Server) usage() *gloveboxv1.Usage {
-	if s.opts.Measure != nil {
-		if u := s.opts.Measure(); u != nil {
-			return u
-		}
-	}
 	sum := new(gloveboxv1.Usage)
 	for _, c := range s.table.list() {
 		u := c.usage()

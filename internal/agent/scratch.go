@@ -20,8 +20,8 @@ const (
 	hitFiles = "files"
 )
 
-// scratch watches how full the default account's file system is, since the
-// kernel tells nobody of a write it refuses.
+// scratch watches how full Options.Scratch is, since the kernel tells nobody of
+// a write it refuses.
 type scratch struct {
 	mu    sync.Mutex
 	armed bool
@@ -56,12 +56,8 @@ func (s *Server) lookAtScratch() {
 
 // fullScratch names the limits of the scratch that are reached now.
 func (s *Server) fullScratch() []string {
-	a, err := s.Account("")
-	if err != nil {
-		return nil
-	}
 	var st unix.Statfs_t
-	if unix.Statfs(a.Home, &st) != nil {
+	if s.opts.Scratch == "" || unix.Statfs(s.opts.Scratch, &st) != nil {
 		return nil
 	}
 	var hits []string

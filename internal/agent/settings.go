@@ -12,7 +12,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/envd/wire"
 )
 
-// settings is what /init has set. Server.mu guards it.
+// settings is what /init sets. Server.mu guards it.
 type settings struct {
 	token string
 	user  string
@@ -52,10 +52,7 @@ func (s *Server) DefaultUser() string {
 func (s *Server) DefaultDir() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.init.dir != "" {
-		return s.init.dir
-	}
-	return s.opts.DefaultDir
+	return s.init.dir
 }
 
 // env is a copy of the default environment.

@@ -68,8 +68,15 @@ type Config struct {
 	// limits memory.
 	MemoryWatch int64 `json:"memory_watch,omitempty"`
 
-	Env   map[string]string `json:"env,omitempty"`
-	Token string            `json:"token,omitempty"`
+	// LimitMemory (bytes) and LimitCPUs are what user code may use, whoever
+	// enforces it: the agent tells it to those who ask. 0 is no limit.
+	LimitMemory int64   `json:"limit_memory,omitempty"`
+	LimitCPUs   float64 `json:"limit_cpus,omitempty"`
+
+	Env map[string]string `json:"env,omitempty"`
+	// Token is the access token that requests need from the start on; "" lets
+	// everybody in until /init sets one.
+	Token string `json:"token,omitempty"`
 	// NoSeccomp and NoLandlock record that the host was measured not to have
 	// them; the agent fails when it was told nothing and cannot apply them.
 	NoSeccomp  bool `json:"no_seccomp,omitempty"`
@@ -118,11 +125,8 @@ type Rlimit struct {
 // Hello is what an agent says on its standard error, one line of JSON, when it
 // is ready to serve. Anything else there is why it ended.
 type Hello struct {
-	PID           int    `json:"pid"` // in its own pid namespace
-	UID           int    `json:"uid"`
-	LandlockABI   int    `json:"landlock_abi"`
-	Seccomp       bool   `json:"seccomp"`
-	NoNewPrivs    bool   `json:"no_new_privs"`
-	CommandGroups bool   `json:"command_groups"`
-	Kernel        string `json:"kernel"`
+	PID         int  `json:"pid"` // in its own pid namespace
+	LandlockABI int  `json:"landlock_abi"`
+	Seccomp     bool `json:"seccomp"`
+	NoNewPrivs  bool `json:"no_new_privs"`
 }

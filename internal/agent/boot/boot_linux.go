@@ -131,7 +131,7 @@ func awaitReady(fd int) {
 // sayHello tells the launcher, over the pipe that only it reads and before any
 // user code exists, what was measured. A call would do the same and cost more.
 func sayHello(cfg *launch.Config, sb *launch.Sandbox) error {
-	h := measure(cfg, sb)
+	h := measure(sb)
 	line, err := json.Marshal(h)
 	if err != nil {
 		return err
@@ -195,7 +195,8 @@ func serve(cfg *launch.Config, srv *agent.Server, conn *os.File) error {
 func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Service, error) {
 	var srv *agent.Server
 	opts := agent.Options{
-		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb),
+		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb), Token: cfg.Token,
+		Scratch: cfg.Root.Home, Totals: agent.Totals{CPUs: cfg.LimitCPUs, Memory: cfg.LimitMemory},
 		OnDeadline: func() { atDeadline(cfg, srv) },
 	}
 	own := cfg.Mode != launch.ModeMapped
@@ -266,26 +267,23 @@ func signed(srv *agent.Server, next http.Handler) http.Handler {
 }
 
 // measure is what the agent finds of its own confinement.
-func measure(cfg *launch.Config, sb *launch.Sandbox) launch.Hello {
-	var u unix.Utsname
-	unix.Uname(&u) //nolint:errcheck // cannot fail on a valid buffer
+func measure(sb *launch.Sandbox) launch.Hello {
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-	return launch.Hello{
-		PID: os.Getpid(), UID: os.Geteuid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1,
-		CommandGroups: cfg.GroupFD != 0,
-		Kernel:        unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
-	}
+	return launch.Hello{PID: os.Getpid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1}
 }
 
-// hello is the same for callers that come later.
+// hello is the same for callers that come later, and more.
 func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
-	m := measure(cfg, sb)
+	m := measure(sb)
+	var u unix.Utsname
+	unix.Uname(&u) //nolint:errcheck // cannot fail on a valid buffer
 	h := &gloveboxv1.HelloResponse{
-		AgentPid: int32(m.PID), AgentUid: uint32(m.UID), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp,
-		NoNewPrivs: m.NoNewPrivs, OwnPidNamespace: m.PID == 1, CommandCgroups: m.CommandGroups, Kernel: m.Kernel,
+		AgentPid: int32(m.PID), AgentUid: uint32(os.Geteuid()), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp,
+		NoNewPrivs: m.NoNewPrivs, OwnPidNamespace: m.PID == 1, CommandCgroups: cfg.GroupFD != 0,
+		Kernel: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
 	}
 	if cfg.Mode != launch.ModeMapped {
-		h.OnlyUids = []uint32{uint32(m.UID)}
+		h.OnlyUids = []uint32{uint32(os.Geteuid())}
 	}
 	return h
 }
