@@ -21,6 +21,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
 func TestDownload(t *testing.T) {
@@ -375,9 +376,7 @@ func TestUpload_metadata(t *testing.T) {
 
 func TestUpload_fullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
+	testenv.NeedRoot(t)
 	w := start(t, nil)
 	mnt := w.path("mnt")
 	if err := os.Mkdir(mnt, 0o755); err != nil {

@@ -16,15 +16,14 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/agent/files"
 	pb "github.com/glovebox-dev/glovebox/internal/envd/wire/filesystem"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
 // asUser serves the home of uid 1000, with secrets of root's beside it, and
 // switches to that user for every access.
 func asUser(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: only it can take another user's rights")
-	}
+	testenv.NeedRoot(t)
 	var home string
 	w := start(t, func(o *files.Options) {
 		o.OwnUID = false

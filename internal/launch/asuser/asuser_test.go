@@ -18,14 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/internal/launch/asuser"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
-
-func needRoot(tb testing.TB) {
-	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skip("needs root: only it can take another user's rights")
-	}
-}
 
 // openDir is a directory that every user can reach and enter.
 func openDir(t *testing.T) string {
@@ -39,7 +33,7 @@ func openDir(t *testing.T) string {
 
 func TestDo_kernelRefusesWhatTheUserMayNotDo(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	testenv.NeedRoot(t)
 	dir := openDir(t)
 	secret, private := filepath.Join(dir, "secret"), filepath.Join(dir, "private")
 	group := filepath.Join(dir, "group")
@@ -94,7 +88,7 @@ func TestDo_kernelRefusesWhatTheUserMayNotDo(t *testing.T) {
 
 func TestDo_filesBelongToTheUser(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	testenv.NeedRoot(t)
 	p := filepath.Join(openDir(t), "f")
 	if err := asuser.Do(asuser.Cred{UID: 1000, GID: 1001}, func() error { return os.WriteFile(p, nil, 0o600) }); err != nil {
 		t.Fatal(err)
@@ -114,7 +108,7 @@ func fsIDs(t *testing.T) [2]uintptr {
 
 func TestDo_restoresAfterErrorPanicAndNesting(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	testenv.NeedRoot(t)
 	runtime.LockOSThread() // so that the same thread is looked at
 	defer runtime.UnlockOSThread()
 	user, nobody := asuser.Cred{UID: 1000, GID: 1000}, asuser.Cred{UID: 65534, GID: 65534}
@@ -146,7 +140,7 @@ func TestDo_restoresAfterErrorPanicAndNesting(t *testing.T) {
 
 func TestDo_concurrentCallsDoNotMix(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	testenv.NeedRoot(t)
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
@@ -187,7 +181,7 @@ func TestAgentIdentity(t *testing.T) {
 	switch os.Getenv(step) {
 	case "":
 		t.Parallel()
-		needRoot(t)
+		testenv.NeedRoot(t)
 	case "few":
 		checkFew(t, dir)
 		return
@@ -264,7 +258,7 @@ func checkFew(t *testing.T, dir string) {
 }
 
 func BenchmarkDo(b *testing.B) {
-	needRoot(b)
+	testenv.NeedRoot(b)
 	runtime.LockOSThread() // a benchmark that moves between threads measures the scheduler
 	defer runtime.UnlockOSThread()
 	for b.Loop() {
@@ -275,7 +269,7 @@ func BenchmarkDo(b *testing.B) {
 // BenchmarkWorker is the alternative to Do: a thread that keeps the identity
 // and is handed functions.
 func BenchmarkWorker(b *testing.B) {
-	needRoot(b)
+	testenv.NeedRoot(b)
 	work, done := make(chan func() error), make(chan error)
 	go func() {
 		_ = asuser.Do(asuser.Cred{UID: 1000, GID: 1000}, func() error {

@@ -14,7 +14,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
+
+// needCgroup is what GLOVEBOX_TEST_REQUIRE calls these groups; with _v1 or _v2,
+// one of the versions.
+const needCgroup = "cgroup"
 
 // onMain runs f on the process's main thread, in the background.
 func onMain(f func()) {
@@ -39,7 +45,7 @@ func onMain(f func()) {
 func TestGroup_mainThreadOnAVisit(t *testing.T) { // not in parallel: the main thread is one
 	mine, h := newGroup(t, Limits{})
 	if len(h.V1) == 0 {
-		t.Skip("no v1 hierarchies here")
+		testenv.Require(t, needCgroup+"_v1", "no v1 hierarchies on this host")
 	}
 	entered, leave := make(chan error), make(chan struct{})
 	onMain(func() {
@@ -117,29 +123,37 @@ func TestParseMount(t *testing.T) {
 
 func TestJoin_staysBelowTheMount(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ point, root, parent, own, want string }{
-		{"/sys/fs/cgroup/pids", "/", "", "/", "/sys/fs/cgroup/pids"},
-		{"/sys/fs/cgroup/pids", "/", "", "/user/1", "/sys/fs/cgroup/pids/user/1"},
-		{"/sys/fs/cgroup/pids", "/", "mine", "/user/1", "/sys/fs/cgroup/pids/mine"},
-		{"/sys/fs/cgroup", "/docker/ab", "", "/docker/ab/x", "/sys/fs/cgroup/x"},
-		{"/sys/fs/cgroup", "/docker/ab", "", "/other", "/sys/fs/cgroup"},
-		{"/sys/fs/cgroup", "/", "../../etc", "/", "/sys/fs/cgroup/etc"},
+	for _, tt := range []struct{ point, root, group, want string }{
+		{"/sys/fs/cgroup/pids", "/", "", "/sys/fs/cgroup/pids"},
+		{"/sys/fs/cgroup/pids", "/", "/", "/sys/fs/cgroup/pids"},
+		{"/sys/fs/cgroup/pids", "/", "/user/1", "/sys/fs/cgroup/pids/user/1"},
+		{"/sys/fs/cgroup/pids", "/", "mine", "/sys/fs/cgroup/pids/mine"},
+		{"/sys/fs/cgroup", "/docker/ab", "", "/sys/fs/cgroup"},
+		{"/sys/fs/cgroup", "/docker/ab", "/docker/ab/x", "/sys/fs/cgroup/x"},
+		{"/sys/fs/cgroup", "/docker/ab", "/docker/abc", ""},
+		{"/sys/fs/cgroup", "/docker/ab", "/other", ""},
+		{"/sys/fs/cgroup", "/docker/ab", "mine", ""},
+		{"/sys/fs/cgroup", "/", "../../etc", "/sys/fs/cgroup/etc"},
 	} {
-		if got := join(tt.point, tt.root, tt.parent, tt.own); got != tt.want {
-			t.Errorf("join(%q, %q, %q, %q) = %q, want %q", tt.point, tt.root, tt.parent, tt.own, got, tt.want)
+		if got := join(tt.point, tt.root, tt.group); got != tt.want {
+			t.Errorf("join(%q, %q, %q) = %q, want %q", tt.point, tt.root, tt.group, got, tt.want)
 		}
+	}
+	if writable("") {
+		t.Error("a group that is not reached is writable")
 	}
 }
 
 // newGroup makes groups on this host, as root.
 func newGroup(t *testing.T, l Limits) (*Group, Host) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root makes groups here")
-	}
+	testenv.NeedRoot(t)
 	h, err := Detect("")
-	if err != nil || !h.Usable() {
-		t.Skipf("no cgroups on this host: %v %v", h, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !h.Usable() {
+		testenv.Require(t, needCgroup, "no cgroups on this host")
 	}
 	g, err := h.New("glovebox-test-"+strconv.Itoa(os.Getpid())+"-"+t.Name(), l)
 	if err != nil {
@@ -236,7 +250,7 @@ func TestGroup_freezeStopsAndKillReachesTheFrozen(t *testing.T) {
 	t.Parallel()
 	g, h := newGroup(t, Limits{})
 	if !h.CanFreeze() {
-		t.Skip("no v2 tree on this host")
+		testenv.Require(t, needCgroup+"_v2", "no v2 tree on this host")
 	}
 	cmd := start(t, g, "sh", "-c", "while :; do :; done")
 	if err := g.Freeze(t.Context()); err != nil {

@@ -29,8 +29,6 @@ const cpuPeriod = 100_000
 type Group struct {
 	host Host
 	name string
-	// Enforced maps a controller to the mechanism that holds its limit.
-	Enforced map[string]string
 }
 
 // file is one value to set in a group.
@@ -41,7 +39,7 @@ type file struct {
 
 // New makes the groups of a sandbox called name. On error nothing is left.
 func (h Host) New(name string, l Limits) (*Group, error) {
-	g := &Group{host: h, name: name, Enforced: map[string]string{}}
+	g := &Group{host: h, name: name}
 	if err := g.make(l); err != nil {
 		g.rmdirs()
 		return nil, fmt.Errorf("cgroup: %w", err)
@@ -103,7 +101,6 @@ func (g *Group) files(l Limits) []file {
 	var out []file
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
 	if v, ok := g.host.Has("memory"); ok && l.Memory > 0 {
-		g.Enforced["memory"] = fmt.Sprintf("cgroup v%d memory", v)
 		for _, d := range g.pair("memory") {
 			n := l.Memory
 			if d.outer {
@@ -118,8 +115,7 @@ func (g *Group) files(l Limits) []file {
 			}
 		}
 	}
-	if v, ok := g.host.Has("pids"); ok && l.Pids > 0 {
-		g.Enforced["pids"] = fmt.Sprintf("cgroup v%d pids", v)
+	if _, ok := g.host.Has("pids"); ok && l.Pids > 0 {
 		for _, d := range g.pair("pids") {
 			n := l.Pids
 			if d.outer {
@@ -129,7 +125,6 @@ func (g *Group) files(l Limits) []file {
 		}
 	}
 	if v, ok := g.host.Has("cpu"); ok && l.CPUs > 0 {
-		g.Enforced["cpu"] = fmt.Sprintf("cgroup v%d cpu quota", v)
 		quota := max(int64(l.CPUs*cpuPeriod), 1000)
 		dir := g.pair("cpu")[0].dir
 		if v == 1 {

@@ -64,13 +64,13 @@ func Detect(parent string) (Host, error) {
 		}
 		switch fstype {
 		case "cgroup2":
-			if dir := join(point, root, parent, root); h.V2 == "" && writable(dir) {
+			if dir := join(point, root, parent); h.V2 == "" && writable(dir) {
 				h.V2 = dir
 			}
 		case "cgroup":
 			for _, c := range controllers {
 				if _, have := h.V1[c]; !have && slices.Contains(super, c) {
-					if dir := join(point, root, parent, root); writable(dir) {
+					if dir := join(point, root, parent); writable(dir) {
 						h.V1[c] = dir
 						h.mounts[c] = mount{point, root}
 					}
@@ -90,19 +90,20 @@ func Detect(parent string) (Host, error) {
 }
 
 // join maps a group's path to a directory below the mount at point, whose own
-// root within the hierarchy is root.
-func join(point, root, parent, own string) string {
-	group := parent
+// root within the hierarchy is root; "" is that root itself. A group that is
+// not below it is not reached through this mount: then the answer is "".
+func join(point, root, group string) string {
 	if group == "" {
-		group = own
+		return point
 	}
-	if rel, err := filepath.Rel(root, filepath.Join("/", group)); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
-		return filepath.Join(point, rel)
+	rel, err := filepath.Rel(root, filepath.Join("/", group))
+	if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+		return ""
 	}
-	return point
+	return filepath.Join(point, rel)
 }
 
-func writable(dir string) bool { return unix.Access(dir, unix.W_OK|unix.X_OK) == nil }
+func writable(dir string) bool { return dir != "" && unix.Access(dir, unix.W_OK|unix.X_OK) == nil }
 
 // parseMount takes what matters from a line of mountinfo (proc(5)).
 func parseMount(line string) (root, point, fstype string, super []string, ok bool) {
@@ -130,7 +131,11 @@ func (h Host) homes() (map[string]string, error) {
 		}
 		for c := range strings.SplitSeq(parts[1], ",") {
 			if m, ok := h.mounts[c]; ok {
-				homes[c] = join(m.point, m.root, "", parts[2])
+				// Where this process was put into a group that it cannot see,
+				// the mount's root is the nearest it can go back to.
+				if homes[c] = join(m.point, m.root, parts[2]); homes[c] == "" {
+					homes[c] = m.point
+				}
 			}
 		}
 	}
@@ -196,8 +201,7 @@ func (h Host) List(prefix string) []string {
 	return out
 }
 
-// enable turns controllers on for the groups in dir, and in those above it that
-// still lack them.
+// enable turns controllers on for the groups in dir.
 func enable(dir string, want []string) error {
 	if len(want) == 0 {
 		return nil
