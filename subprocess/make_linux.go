@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/internal/envd"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
@@ -165,6 +164,7 @@ func (m *maker) config(s *start) (launch.Config, error) {
 		Root:      launch.Root{Home: backend.DefaultHome},
 		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:       m.spec.Env,
+		Token:     m.token,
 		NoSeccomp: !m.ex.host.seccomp, NoLandlock: m.ex.host.landlock == 0,
 		Rlimits: []launch.Rlimit{
 			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
@@ -173,6 +173,9 @@ func (m *maker) config(s *start) (launch.Config, error) {
 			{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
 			{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
 		},
+	}
+	if mode != launch.ModePlain {
+		cfg.LimitMemory, cfg.LimitCPUs = l.Memory, l.CPUs
 	}
 	var err error
 	if cfg.Root.Dir, err = m.ex.checkRoot(m.spec); err != nil {
@@ -385,9 +388,6 @@ func (m *maker) handshake(ctx context.Context, sb *Sandbox) error {
 		return errors.New("the agent has no system call filter")
 	case h.landlock > 0 && hello.LandlockABI == 0:
 		return errors.New("the agent has no Landlock domain")
-	}
-	if m.spec.Keep {
-		return sb.client.Init(ctx, envd.InitRequest{AccessToken: sb.token})
 	}
 	return nil
 }

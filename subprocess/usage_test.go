@@ -3,8 +3,10 @@
 package subprocess_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -143,4 +145,30 @@ func peakMemory(t testing.TB) int64 {
 	}
 	t.Fatal("no VmHWM")
 	return 0
+}
+
+// E2B's clients ask /metrics for what a sandbox may use.
+func TestMetrics_areTheSandboxs(t *testing.T) {
+	inModes(t, contained, func(t *testing.T, h *harness) {
+		sb := h.create(t, backend.Spec{Limits: backend.Limits{Memory: 123 << 20, CPUs: 0.5}, Advisory: []backend.Control{backend.ControlCPU}})
+		rt, err := as[backend.EnvdTransport](t, sb).Envd(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://sandbox/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := rt.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		var m struct {
+			Memory int64 `json:"mem_total"`
+		}
+		if err := json.NewDecoder(res.Body).Decode(&m); err != nil || m.Memory != 123<<20 {
+			t.Errorf("%+v, %v", m, err)
+		}
+	})
 }
