@@ -45,7 +45,11 @@ func realAgent(tb testing.TB, opts envd.Options) (*envd.Client, string) {
 		tb.Fatal(err)
 	}
 	me := agent.Account{Name: u.Username, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: home}
-	srv, err := agent.New(agent.Options{Version: "test", OnlyUser: &me, Reaper: spawn.NewReaper(false)})
+	reaper, err := spawn.New(spawn.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	srv, err := agent.New(agent.Options{Version: "test", OnlyUser: &me, Reaper: reaper})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -84,12 +84,6 @@ type Options struct {
 	Separate bool
 }
 
-// NewReaper is New for a program that needs no more than Orphans.
-func NewReaper(orphans bool) *Reaper {
-	r, _ := New(Options{Orphans: orphans})
-	return r
-}
-
 // New makes a Reaper. Its error is Enter's.
 func New(o Options) (*Reaper, error) {
 	r := &Reaper{opts: o, work: make(chan request), stop: make(chan struct{}), procs: map[int]*Process{}}
