@@ -19,7 +19,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
-	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
+	"github.com/glovebox-dev/glovebox/internal/tree"
 )
 
 // What a sandbox's outer group has on top of the limits asked for: the agent

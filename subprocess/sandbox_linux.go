@@ -17,7 +17,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
-	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
+	"github.com/glovebox-dev/glovebox/internal/tree"
 )
 
 // destroyTimeout bounds how long the end of a sandbox may take.

@@ -29,7 +29,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 	"github.com/glovebox-dev/glovebox/subprocess"
-	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
+	"github.com/glovebox-dev/glovebox/internal/tree"
 )
 
 // The modes, as reports name them.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
+	"github.com/glovebox-dev/glovebox/internal/tree"
 )
 
 // patience bounds each step of a sandbox's end: the end of killed processes,

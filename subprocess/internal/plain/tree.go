@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/subprocess/internal/tree"
+	"github.com/glovebox-dev/glovebox/internal/tree"
 )
 
 // Stat implements backend.Filesystem. A link that leads nowhere, or out of the
