@@ -28,8 +28,8 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
-	"github.com/glovebox-dev/glovebox/subprocess"
 	"github.com/glovebox-dev/glovebox/internal/tree"
+	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
 // The modes, as reports name them.
