@@ -2,91 +2,9 @@
 
 package subprocess
 
-import (
-	"debug/elf"
-	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"sync/atomic"
-
-	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/internal/agent/boot"
-)
-
-// agentName is the slim agent's file name.
-const agentName = "glovebox-agent"
-
-// hooked records that this program called MaybeAgent, so that its own
-// executable can be an agent.
-var hooked atomic.Bool //nolint:gochecknoglobals // a fact about the program, set once at its start
+import "github.com/glovebox-dev/glovebox/internal/box"
 
 // MaybeAgent turns this process into a sandbox's agent when it was started as
 // one, and never returns then. Programs that use this package and ship no
 // glovebox-agent call it first in main.
-func MaybeAgent() {
-	hooked.Store(true)
-	if boot.Wanted() {
-		os.Exit(boot.Main())
-	}
-}
-
-// findAgent is the path of the binary that sandboxes start with.
-func findAgent(configured string) (string, error) {
-	if configured != "" {
-		return configured, checkStatic(configured)
-	}
-	var candidates []string
-	self, err := os.Executable()
-	if err == nil {
-		candidates = append(candidates, filepath.Join(filepath.Dir(self), agentName))
-		if hooked.Load() {
-			candidates = append(candidates, self)
-		}
-	}
-	for _, name := range []string{agentName, "glovebox"} {
-		if p, err := exec.LookPath(name); err == nil && filepath.IsAbs(p) {
-			candidates = append(candidates, p)
-		}
-	}
-	var last error
-	for _, c := range candidates {
-		if _, err := os.Stat(c); err != nil {
-			continue
-		}
-		if last = checkStatic(c); last == nil {
-			return c, nil
-		}
-	}
-	if last != nil {
-		return "", last
-	}
-	return "", &backend.Error{
-		Op: "agent", Kind: backend.ErrUnavailable, Backend: driverName,
-		Err: errors.New("no agent binary was found"),
-		Fix: "put glovebox-agent beside this executable (`make build`), or call subprocess.MaybeAgent first in main",
-	}
-}
-
-// checkStatic refuses a binary that needs a dynamic loader: the sandbox's root
-// may have another C library, or none.
-func checkStatic(path string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return &backend.Error{
-			Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
-			Err: fmt.Errorf("%s is not a Linux program: %w", path, err), Fix: "name a static glovebox-agent",
-		}
-	}
-	defer f.Close() //nolint:errcheck // read side
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			return &backend.Error{
-				Op: "agent", Kind: backend.ErrInvalid, Backend: driverName, Field: "agent",
-				Err: fmt.Errorf("%s is dynamically linked", path), Fix: "build it with CGO_ENABLED=0",
-			}
-		}
-	}
-	return nil
-}
+func MaybeAgent() { box.MaybeAgent() }

@@ -102,13 +102,3 @@ func kernelName() string {
 	}
 	return unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 }
-
-// memoryNow is the host's memory in bytes, for limits above which nothing can
-// be admitted.
-func memoryNow() int64 {
-	var si unix.Sysinfo_t
-	if unix.Sysinfo(&si) != nil {
-		return 0
-	}
-	return int64(si.Totalram) * int64(si.Unit)
-}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
@@ -19,10 +19,10 @@ func Measure(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	defer ex.Close() //nolint:errcheck,contextcheck // nothing of a measurement is kept; Close takes no context
-	h := ex.host
-	r := Report{Privilege: privilegeOf(h.mode), Capabilities: ex.caps, Facts: ex.facts()}
-	r.Health = ex.probe(ctx)
-	return r, nil
+	d := ex.d
+	return Report{
+		Privilege: privilegeOf(d.host.mode), Capabilities: d.caps, Facts: d.facts(), Health: d.Probe(ctx),
+	}, nil
 }
 
 func privilegeOf(m launch.Mode) Privilege {
@@ -39,48 +39,25 @@ func privilegeOf(m launch.Mode) Privilege {
 	return ""
 }
 
-// prober is an Executor's Prober.
-type prober Executor
-
-// Probe implements backend.Prober.
-func (p *prober) Probe(ctx context.Context) (backend.Health, error) {
-	return (*Executor)(p).probe(ctx), nil
-}
-
-// probe makes a sandbox and runs a shell in it.
-func (ex *Executor) probe(ctx context.Context) backend.Health {
-	began := time.Now()
-	h := backend.Health{Isolation: ex.caps.Isolation, Measured: true}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	res, err := backend.Run(ctx, ex, backend.RunSpec{
-		Command: backend.Command{Args: []string{"/bin/sh", "-c", "echo $((6*7))"}, Timeout: 10 * time.Second},
-	})
-	h.Took = time.Since(began)
-	switch {
-	case err != nil:
-		h.Reason = err.Error()
-	case string(res.Stdout) != "42\n":
-		h.Reason = fmt.Sprintf("a shell in a sandbox ended with %s and said %.200q", res.Exit, append(res.Stdout, res.Stderr...))
-	default:
-		h.Available = true
-	}
+// Probe implements box.Driver: it makes a sandbox and runs a shell in it.
+func (d *driver) Probe(ctx context.Context) backend.Health {
+	h := box.ProbeShell(ctx, d.ex)
 	for _, c := range []backend.Control{backend.ControlMemory, backend.ControlPids, backend.ControlCPU, backend.ControlAgent, backend.ControlFileRules} {
-		if cl := ex.caps.Claim(c); cl.Enforcement != backend.Enforced {
+		if cl := d.caps.Claim(c); cl.Enforcement != backend.Enforced {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("%s is %s: %s", c, cl.Enforcement, cl.Note))
 		}
 	}
-	h.Fix = ex.moreOf()
+	h.Fix = d.moreOf()
 	return h
 }
 
 // moreOf says how to get more than this host gives now.
-func (ex *Executor) moreOf() string {
-	switch ex.host.mode {
+func (d *driver) moreOf() string {
+	switch d.host.mode {
 	case launch.ModeSingle:
 		return "run as root for hard memory, CPU and per-sandbox uid limits"
 	case launch.ModeRestricted:
-		return "allow unprivileged user namespaces (" + ex.host.why + "), or run as root"
+		return "allow unprivileged user namespaces (" + d.host.why + "), or run as root"
 	case launch.ModePlain:
 		return "drop privilege: none"
 	case launch.ModeMapped:
@@ -89,8 +66,8 @@ func (ex *Executor) moreOf() string {
 }
 
 // facts are the measurements behind the claims.
-func (ex *Executor) facts() []Fact {
-	h := ex.host
+func (d *driver) facts() []Fact {
+	h := d.host
 	ns := Fact{Name: "user namespaces", Value: "yes", OK: true}
 	if h.mode == launch.ModeRestricted {
 		ns = Fact{
@@ -117,15 +94,15 @@ func (ex *Executor) facts() []Fact {
 		ll, cg,
 		{Name: "pause", Value: yes(h.groups.CanFreeze()), OK: h.groups.CanFreeze()},
 	}
-	agent, err := findAgent(ex.cfg.Agent)
+	agent, err := box.FindAgent(driverName, d.cfg.Agent)
 	if err != nil {
 		facts = append(facts, Fact{Name: "agent", Value: err.Error(), Fix: "make build"})
 	} else {
 		facts = append(facts, Fact{Name: "agent", Value: agent, OK: true})
 	}
-	dir, err := state.Dir(ex.cfg.StateDir)
+	dir, err := state.Dir(d.cfg.StateDir)
 	if err == nil {
-		err = ex.serr
+		err = d.serr
 	}
 	if err != nil {
 		return append(facts, Fact{Name: "state", Value: err.Error(), Fix: "set GLOVEBOX_STATE_DIR to a directory of your own"})

@@ -20,7 +20,7 @@ const maxMounts = 100
 
 // checkBinds checks the mounts that were asked for. What is looked at here is
 // recorded by device and inode, and the agent refuses anything else.
-func (ex *Executor) checkBinds(mounts []backend.Mount) ([]launch.Bind, error) {
+func (d *driver) checkBinds(mounts []backend.Mount) ([]launch.Bind, error) {
 	if n := len(mounts); n > maxMounts {
 		return nil, &backend.Error{
 			Op: "create", Kind: backend.ErrTooLarge, Backend: driverName, Field: "mounts",
@@ -29,7 +29,7 @@ func (ex *Executor) checkBinds(mounts []backend.Mount) ([]launch.Bind, error) {
 	}
 	out := make([]launch.Bind, 0, len(mounts))
 	for i, mount := range mounts {
-		b, err := ex.checkBind(fmt.Sprintf("mounts[%d]", i), mount)
+		b, err := d.checkBind(fmt.Sprintf("mounts[%d]", i), mount)
 		if err != nil {
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func (ex *Executor) checkBinds(mounts []backend.Mount) ([]launch.Bind, error) {
 	return out, nil
 }
 
-func (ex *Executor) checkBind(field string, mount backend.Mount) (launch.Bind, error) {
+func (d *driver) checkBind(field string, mount backend.Mount) (launch.Bind, error) {
 	refuse := func(kind backend.Kind, err error, fix string) (launch.Bind, error) {
 		return launch.Bind{}, &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: err, Fix: fix}
 	}
@@ -46,7 +46,7 @@ func (ex *Executor) checkBind(field string, mount backend.Mount) (launch.Bind, e
 	if err != nil {
 		return refuse(backend.ErrInvalid, err, "name a directory or file that exists")
 	}
-	if why := forbidden(source, ex.store.Dir()); why != "" {
+	if why := forbidden(source, d.store.Dir()); why != "" {
 		return refuse(backend.ErrDenied, fmt.Errorf("%s: %s", mount.HostPath, why), "mount a directory that holds only what the code needs")
 	}
 	var st unix.Stat_t
@@ -57,10 +57,10 @@ func (ex *Executor) checkBind(field string, mount backend.Mount) (launch.Bind, e
 	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
 		return refuse(backend.ErrDenied, fmt.Errorf("%s is neither a directory nor a regular file", mount.HostPath), "")
 	}
-	if ex.host.mode == launch.ModeRestricted && mount.Target != source {
+	if d.host.mode == launch.ModeRestricted && mount.Target != source {
 		return refuse(backend.ErrUnsupported, errors.New("without a mount namespace a mount keeps its path"), "use "+source+" as its target")
 	}
-	if kind == unix.S_IFDIR && ex.host.mode != launch.ModeRestricted {
+	if kind == unix.S_IFDIR && d.host.mode != launch.ModeRestricted {
 		if sock := findSocket(source); sock != "" {
 			return refuse(backend.ErrDenied, fmt.Errorf("%s holds the socket %s", mount.HostPath, sock),
 				"a socket is a way out of the sandbox: mount a directory without one")
@@ -71,8 +71,8 @@ func (ex *Executor) checkBind(field string, mount backend.Mount) (launch.Bind, e
 
 // binds are the mounts as the agent is told of them.
 func (m *maker) binds(s *start) ([]launch.Bind, error) {
-	out, err := m.ex.checkBinds(m.spec.Mounts)
-	if err != nil || m.ex.host.mode != launch.ModeMapped {
+	out, err := m.d.checkBinds(m.Spec.Mounts)
+	if err != nil || m.d.host.mode != launch.ModeMapped {
 		return out, err
 	}
 	for i := range out {
@@ -103,10 +103,10 @@ func openBind(s *start, b launch.Bind) (int, error) {
 
 // checkRoot is the root file system of a sandbox made by spec, as a path
 // without links; "" when it is made of the host's directories.
-func (ex *Executor) checkRoot(spec backend.Spec) (string, error) {
-	dir, field := ex.cfg.Rootfs, "rootfs"
+func (d *driver) checkRoot(spec backend.Spec) (string, error) {
+	dir, field := d.cfg.Rootfs, "rootfs"
 	if spec.Template != "" {
-		dir, field = ex.cfg.Templates[spec.Template], "template"
+		dir, field = d.cfg.Templates[spec.Template], "template"
 	}
 	if dir == "" {
 		return "", nil
@@ -121,7 +121,7 @@ func (ex *Executor) checkRoot(spec backend.Spec) (string, error) {
 	if st, err := os.Stat(filepath.Join(source, "etc")); err != nil || !st.IsDir() {
 		return fail(backend.ErrInvalid, fmt.Errorf("%s has no etc directory", dir))
 	}
-	state := ex.store.Dir()
+	state := d.store.Dir()
 	if why := forbidden(source, state); why != "" && !strings.HasPrefix(source, state+"/") {
 		return fail(backend.ErrDenied, fmt.Errorf("%s: %s", dir, why))
 	}

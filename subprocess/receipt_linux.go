@@ -3,23 +3,16 @@ package subprocess
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/subprocess/internal/plain"
 )
 
-// receipt is what the sandbox really got.
-func (m *maker) receipt(sb *Sandbox, spawned time.Time) backend.Receipt {
-	r := m.ex.caps.Receipt(m.asked, m.spec)
-	r.Sandbox, r.Backend, r.Measured = m.id, driverName, true
-	r.Deadline = time.Unix(0, sb.deadline.Load())
-	r.Kernel, r.Privileges = sb.kernel, privileges(m.ex.host.mode)
-	r.Warnings = m.warnings
-	r.Timings = map[string]time.Duration{"create": time.Since(m.began), "start": time.Since(spawned)}
-	r.PolicyHash = backend.PolicyHash(m.spec, m.ex.cfg)
-	if m.ex.host.mode == launch.ModePlain {
+// amend puts into a receipt what this driver alone knows.
+func (m *maker) amend(r *backend.Receipt) {
+	r.Privileges = privileges(m.d.host.mode)
+	if m.d.host.mode == launch.ModePlain {
 		r.Network = backend.NetworkFull
 		r.Warnings = append(slices.Clip(r.Warnings), plain.Warning)
 	}
@@ -30,12 +23,11 @@ func (m *maker) receipt(sb *Sandbox, spawned time.Time) backend.Receipt {
 			}
 		}
 	}
-	return r
 }
 
 // memoryNote says what is counted.
 func (m *maker) memoryNote() string {
-	if _, ok := m.ex.host.groups.Has("memory"); ok {
+	if _, ok := m.d.host.groups.Has("memory"); ok {
 		return fmt.Sprintf("user code alone; the agent has a reserve of %d MiB on top", memoryReserve>>20)
 	}
 	return ""

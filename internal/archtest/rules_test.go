@@ -25,7 +25,7 @@ func rules() []rule {
 		},
 		{
 			part:      "subprocess",
-			own:       []string{"backend", "internal/agent/boot", "internal/envd", "internal/launch", "internal/state", "internal/tree"},
+			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/launch", "internal/state", "internal/tree"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "drivers know the contract and the helpers, never each other, policy, config or server; its executable can be the agent",
 		},
@@ -87,6 +87,11 @@ func rules() []rule {
 		{
 			part: "internal/lang", own: []string{"backend"}, libraries: []string{"github.com/evanw/esbuild"},
 			why: "languages become commands",
+		},
+		{
+			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/envd", "internal/launch", "internal/state", "internal/tree"},
+			libraries: []string{"golang.org/x/sys"},
+			why:       "what the local drivers share",
 		},
 		{part: "internal/tree", why: "a helper without dependencies"},
 		{part: "internal/strict", why: "a helper without dependencies"},

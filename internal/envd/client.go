@@ -75,6 +75,10 @@ type Options struct {
 	// in place of err, which has kind ErrLost, ErrUnavailable or ErrClosed; nil
 	// leaves err. May be nil.
 	Lost func(err error) error
+	// Died is asked first when a connection breaks under a command: an Exit that
+	// it knows, since the sandbox was killed from outside at one of its limits,
+	// is the command's. May be nil.
+	Died func() (backend.Exit, bool)
 	// Grace is how long past a command's own timeout its end may take before
 	// Overdue is called, time spent in the caller's writers not counted; 0 is
 	// DefaultGrace.

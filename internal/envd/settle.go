@@ -35,6 +35,9 @@ func (p *process) settle(ctx context.Context, streamErr error, trailer http.Head
 	default:
 		p.exit, err = p.conclude(streamErr, trailer)
 	}
+	if err != nil && p.id != "" && p.died(err) {
+		err = nil
+	}
 	if err != nil {
 		w := p.w
 		if p.id != "" && w.op == opStart {
@@ -51,6 +54,18 @@ func (p *process) settle(ctx context.Context, streamErr error, trailer http.Head
 	}
 	p.exit.Warnings = append(p.exit.Warnings, warnings...)
 	p.tally()
+}
+
+// died takes over the end that the backend knows of, when the stream broke.
+func (p *process) died(err error) bool {
+	if p.c.opts.Died == nil || connect.IsWireError(err) {
+		return false
+	}
+	exit, ok := p.c.opts.Died()
+	if ok {
+		p.exit = exit
+	}
+	return ok
 }
 
 // timedOut tells whether envd ended the stream since the time we gave it was

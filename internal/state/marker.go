@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,12 +38,26 @@ type Mark struct {
 	// What the sandbox is made of, as the backend names it.
 	Cgroups []string `json:"cgroups,omitempty"`
 	Procs   []Proc   `json:"procs,omitempty"`
+	// Detached says that the sandbox has an owner as long as one of Procs runs,
+	// though no process of its own can hold the marker's lock.
+	Detached bool `json:"detached,omitempty"`
+}
+
+// owned tells whether the mark's own processes stand in for the lock.
+func (m Mark) owned() bool {
+	return m.Detached && m.BootID == BootID() && slices.ContainsFunc(m.Procs, Proc.runs)
 }
 
 // Proc is a process that cannot be mistaken for a later one with its number.
 type Proc struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // see StartTime
+}
+
+// runs tells whether the process is there, ended or not.
+func (p Proc) runs() bool {
+	now, err := StartTime(p.PID)
+	return err == nil && p.Start != 0 && now == p.Start
 }
 
 // Marker is a sandbox's marker file with its lock. It is safe for concurrent
@@ -246,8 +261,9 @@ func (s *Store) Dead() iter.Seq2[*Marker, error] {
 	}
 }
 
-// Live maps the sandboxes whose markers are locked to what those say, zero
-// where that cannot be read.
+// Live maps the sandboxes that have an owner (their markers are locked, or
+// detached with a process that runs) to what those say, zero where that cannot
+// be read.
 func (s *Store) Live() (map[string]Mark, error) {
 	names, err := s.names(false)
 	if err != nil {
@@ -331,6 +347,9 @@ func (s *Store) open(id string) (mk *Marker, live bool, err error) {
 	// Its owner may have released it since it was opened.
 	if !stillThere(f, path) {
 		return nil, false, nil
+	}
+	if mk.err == nil && mk.mark.owned() {
+		return mk, true, nil
 	}
 	keep = true
 	return mk, false, nil

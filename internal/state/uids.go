@@ -1,8 +1,10 @@
 package state
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -69,7 +71,7 @@ func lease(dir string, slot int) (*UIDLease, error) {
 		return nil, diskError("lease uids", path, err)
 	}
 	ok, err := tryLock(f)
-	if err == nil && ok && stillThere(f, path) {
+	if err == nil && ok && stillThere(f, path) && !handed(f) {
 		return &UIDLease{slot: slot, path: path, lock: f}, nil
 	}
 	f.Close() //nolint:errcheck // read side
@@ -92,6 +94,39 @@ func LeasedUID(uid uint32) bool {
 // File carries the lock. A process that inherits it holds the lease until it
 // ends, though the lease be closed here. The UIDLease keeps owning it.
 func (l *UIDLease) File() *os.File { return l.lock }
+
+// Hand gives the lease to a process that cannot hold its lock: the range is
+// taken as long as p runs, whoever closes the lease.
+func (l *UIDLease) Hand(p Proc) error {
+	data, err := json.Marshal(holder{Proc: p, BootID: BootID()})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC|noFollow, 0)
+	if err != nil {
+		return diskError("hand on the uids", l.path, err)
+	}
+	_, err = f.Write(data)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// holder is who a lease was handed to.
+type holder struct {
+	Proc
+	BootID string `json:"boot_id"`
+}
+
+// handed tells whether a lease belongs to a process that still runs.
+func handed(f *os.File) bool {
+	var h holder
+	if json.NewDecoder(io.LimitReader(f, 1<<10)).Decode(&h) != nil {
+		return false
+	}
+	return h.BootID == BootID() && h.runs()
+}
 
 // Release ends the lease, no process having the range's uids any more. It may
 // be called repeatedly.

@@ -1,4 +1,6 @@
-package subprocess
+//go:build linux
+
+package box
 
 import (
 	"context"
@@ -20,8 +22,7 @@ type evidence struct {
 
 // judge amends exit with what the kernel counted outside the sandbox.
 func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
-	if sb.group != nil {
-		stats := sb.group.Stats()
+	if stats, ok := sb.body.Stats(); ok {
 		sb.evidence.attribute(stats, exit)
 		amendFrom(stats, &exit.Usage)
 	}
@@ -60,9 +61,8 @@ func hit(exit *backend.Exit, h backend.Hit) {
 }
 
 // amend puts the kernel's counters in the place of the agent's estimates.
-func amend(g *cgroup.Group, u *backend.Usage) {
-	if g != nil {
-		s := g.Stats()
+func (sb *Sandbox) amend(u *backend.Usage) {
+	if s, ok := sb.body.Stats(); ok {
 		amendFrom(s, u)
 		if s.CPU > 0 {
 			u.CPU = s.CPU

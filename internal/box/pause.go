@@ -1,4 +1,6 @@
-package subprocess
+//go:build linux
+
+package box
 
 import (
 	"context"
@@ -18,8 +20,10 @@ const pauseTimeout = 30 * time.Second
 // included, is frozen in memory.
 func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 	sb := (*Sandbox)(c)
-	fail := func(kind backend.Kind, err error) error {
-		return &backend.Error{Op: "pause", Kind: kind, Backend: driverName, Sandbox: sb.id, Err: err}
+	fail := func(kind backend.Kind, err error) error { return sb.error("pause", kind, err) }
+	body, ok := sb.body.(Freezer)
+	if !ok {
+		return fail(backend.ErrUnsupported, nil)
 	}
 	if err := sb.alive("pause"); err != nil {
 		return err
@@ -38,10 +42,10 @@ func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 	if err := sb.client.SetDeadline(ctx, 0); err != nil {
 		return err
 	}
-	if err := sb.group.Freeze(ctx); err != nil {
-		back, cancel := cleanupContext() // the caller's may be over
+	if err := body.Freeze(ctx); err != nil {
+		back, cancel := CleanupContext() // the caller's may be over
 		defer cancel()
-		return errors.Join(fail(backend.ErrUnavailable, err), sb.group.Thaw(back), sb.client.SetDeadline(back, sb.spec.Lifetime)) //nolint:contextcheck // the same
+		return errors.Join(fail(backend.ErrUnavailable, err), body.Thaw(back), sb.client.SetDeadline(back, sb.spec.Lifetime)) //nolint:contextcheck // the same
 	}
 	sb.deadline.Store(time.Now().Add(pausedFor).UnixNano())
 	sb.setPaused(true)
@@ -76,13 +80,14 @@ func (c *control) Resume(ctx context.Context) error {
 	sb.life.Lock()
 	defer sb.life.Unlock()
 	if !sb.isPaused() {
-		return &backend.Error{
-			Op: "resume", Kind: backend.ErrConflict, Backend: driverName, Sandbox: sb.id,
-			Err: errors.New("the sandbox is not paused"),
-		}
+		return sb.error("resume", backend.ErrConflict, errors.New("the sandbox is not paused"))
 	}
-	if err := sb.group.Thaw(ctx); err != nil {
-		return &backend.Error{Op: "resume", Kind: backend.ErrUnavailable, Backend: driverName, Sandbox: sb.id, Err: err}
+	body, ok := sb.body.(Freezer)
+	if !ok {
+		return sb.error("resume", backend.ErrUnsupported, nil)
+	}
+	if err := body.Thaw(ctx); err != nil {
+		return sb.error("resume", backend.ErrUnavailable, err)
 	}
 	sb.setPaused(false)
 	if err := sb.recordState(ctx, backend.StateRunning, time.Now().Add(sb.spec.Lifetime)); err != nil {

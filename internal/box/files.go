@@ -1,4 +1,6 @@
-package subprocess
+//go:build linux
+
+package box
 
 import (
 	"context"
