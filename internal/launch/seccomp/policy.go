@@ -91,6 +91,11 @@ func Filter(p Policy) ([]unix.SockFilter, error) {
 	if auditArch == 0 {
 		return nil, fmt.Errorf("seccomp: no filter for %s", runtime.GOARCH)
 	}
+	return program(auditArch, maxNr, policyRules(p))
+}
+
+// policyRules are the refusals of p, at most one for each call.
+func policyRules(p Policy) []rule {
 	eperm := errno(unix.EPERM)
 	rules := append(common(), native()...)
 	if !p.LeaveClone3 {
@@ -110,7 +115,7 @@ func Filter(p Policy) ([]unix.SockFilter, error) {
 	if p.GuardInit {
 		rules = append(rules, guardInit()...)
 	}
-	return program(auditArch, maxNr, rules)
+	return rules
 }
 
 // guardInit keeps user code of the agent's own uid from signalling the agent or
