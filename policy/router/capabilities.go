@@ -63,42 +63,34 @@ func both[T comparable](a, b []T) []T {
 	return out
 }
 
-// As answers backend.As for the optional interfaces of executors: an ability
-// is there when every candidate has it.
+// As answers backend.As for the optional interfaces of executors. Sandboxes
+// are found on the candidates that can find theirs; every other ability is
+// there when every candidate has it.
 func (r *Router) As(target any) bool {
 	switch t := target.(type) {
 	case *backend.Prober:
 		*t = prober{r}
 		return true
 	case *backend.Finder:
-		all, ok := every[backend.Finder](r)
-		if ok {
-			*t = finder{r, all}
+		f := finder{}
+		for i, c := range r.candidates {
+			if one, ok := backend.As[backend.Finder](c.Executor); ok {
+				f = append(f, place{c.Name, one, r.watch.pulses[i]})
+			}
 		}
-		return ok
+		*t = f
+		return len(f) > 0
 	case *backend.SnapshotStore:
 		// Snapshots of different backends cannot stand in for each other.
-		all, ok := every[backend.SnapshotStore](r)
-		if ok && len(all) == 1 {
-			*t = all[0]
-			return true
+		if len(r.candidates) != 1 {
+			return false
 		}
-		return false
+		store, ok := backend.As[backend.SnapshotStore](r.candidates[0].Executor)
+		*t = store
+		return ok
 	default:
 		return false
 	}
-}
-
-func every[T any](r *Router) ([]T, bool) {
-	out := make([]T, 0, len(r.candidates))
-	for _, c := range r.candidates {
-		t, ok := backend.As[T](c.Executor)
-		if !ok {
-			return nil, false
-		}
-		out = append(out, t)
-	}
-	return out, true
 }
 
 type prober struct{ r *Router }
@@ -107,17 +99,11 @@ type prober struct{ r *Router }
 func (p prober) Probe(ctx context.Context) (backend.Health, error) {
 	eligible, passed := p.r.eligible(backend.Spec{MinIsolation: p.r.opts.MinIsolation})
 	for _, c := range eligible {
-		h := backend.Health{Available: true, Isolation: c.Executor.Capabilities().Isolation}
-		if inner, ok := backend.As[backend.Prober](c.Executor); ok {
-			var err error
-			if h, err = inner.Probe(ctx); err != nil {
-				return backend.Health{}, err
-			}
+		h, err := c.pulse.look(ctx)
+		if err != nil || h.Available {
+			return h, err
 		}
-		if h.Available {
-			return h, nil
-		}
-		passed = append(passed, backend.Candidate{Backend: c.Name, Reason: "not available: " + h.Reason})
+		passed = append(passed, backend.Candidate{Backend: c.Name, Reason: unhealthy(h)})
 		if p.r.opts.Required {
 			break
 		}
@@ -125,30 +111,60 @@ func (p prober) Probe(ctx context.Context) (backend.Health, error) {
 	return backend.Health{Reason: reasons(passed), Fix: "run `glovebox doctor` for what this host can do"}, nil
 }
 
-// finder looks on every candidate, all[i] being that of r.candidates[i].
-type finder struct {
-	r   *Router
-	all []backend.Finder
+// unhealthy is why a candidate is passed over, and what to do.
+func unhealthy(h backend.Health) string {
+	if h.Fix == "" {
+		return "not available: " + h.Reason
+	}
+	return "not available: " + h.Reason + "; " + h.Fix
 }
 
+// finder looks on the candidates that keep sandboxes.
+type finder []place
+
+type place struct {
+	backend string
+	finder  backend.Finder
+	pulse   *pulse
+}
+
+// Find asks those that are known to be down last, since one that hangs would
+// hold up the others. While one cannot answer, an ID that no other knows is
+// that one's error and not ErrNotFound.
 func (f finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
-	for i, one := range f.all {
-		sb, err := one.Find(ctx, id)
+	var well, down finder
+	for _, p := range f {
+		if p.pulse.down() == nil {
+			well = append(well, p)
+		} else {
+			down = append(down, p)
+		}
+	}
+	var failure error
+	for _, p := range append(well, down...) {
+		sb, err := p.finder.Find(ctx, id)
 		if err == nil {
-			return &sandbox{sb: sb, backend: f.r.candidates[i].Name}, nil
+			return &sandbox{sb: sb, backend: p.backend}, nil
 		}
-		if backend.KindOf(err) != backend.ErrNotFound {
-			return nil, err
+		if failure == nil && backend.KindOf(err) != backend.ErrNotFound {
+			failure = err
 		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if failure != nil {
+		return nil, failure
 	}
 	return nil, &backend.Error{Op: "find", Kind: backend.ErrNotFound, Sandbox: id}
 }
 
+// Sandboxes goes on to the next candidate after one's error.
 func (f finder) Sandboxes(ctx context.Context) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
-		for i, one := range f.all {
-			for info, err := range one.Sandboxes(ctx) {
-				info.Backend = f.r.candidates[i].Name
+		for _, p := range f {
+			for info, err := range p.finder.Sandboxes(ctx) {
+				info.Backend = p.backend
 				if !yield(info, err) {
 					return
 				}

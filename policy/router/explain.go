@@ -1,6 +1,8 @@
 package router
 
 import (
+	"context"
+
 	"github.com/glovebox-dev/glovebox/backend"
 )
 
@@ -21,24 +23,31 @@ type Verdict struct {
 	Reason    string            `json:"reason"` // why it is chosen or passed over
 	// Claims are those of the chosen candidate.
 	Claims map[backend.Control]backend.Claim `json:"claims,omitempty"`
+	// Health is what a probe found; nil for a candidate that was not probed.
+	Health *backend.Health `json:"health,omitempty"`
 }
 
-// Explain tells which candidate Create would choose for spec and why. It makes
-// nothing: that a candidate admits spec does not prove that it works, which
-// probing it would. An invalid spec is an error.
-func (r *Router) Explain(spec backend.Spec) (Decision, error) {
+// Explain tells which candidate Create would choose for spec now and why. It
+// runs nothing of the caller's. Where several could be chosen it probes them,
+// as far as it must; an only one is not probed, since nothing would be decided
+// by it. An invalid spec is an error.
+func (r *Router) Explain(ctx context.Context, spec backend.Spec) (Decision, error) {
 	spec = r.raise(spec)
 	if err := spec.Validate(); err != nil {
 		return Decision{}, err
 	}
 	d := Decision{Spec: spec}
-	_, passed := r.eligible(spec)
+	for _, a := range r.opts.Absent {
+		d.Candidates = append(d.Candidates, Verdict{Backend: a.Backend, Isolation: a.Isolation, Reason: a.Reason})
+	}
+	eligible, passed := r.eligible(spec)
 	dropped := make(map[string]string, len(passed))
 	for _, p := range passed {
 		dropped[p.Backend] = p.Reason
 	}
+	several := len(eligible) > 1 && !r.opts.Required
 	stop := "" // why no further candidate would be tried
-	for _, c := range r.candidates {
+	for i, c := range r.candidates {
 		caps := c.Executor.Capabilities()
 		v := Verdict{Backend: c.Name, Driver: caps.Driver, Isolation: caps.Isolation, Reason: dropped[c.Name]}
 		switch {
@@ -47,10 +56,34 @@ func (r *Router) Explain(spec backend.Spec) (Decision, error) {
 			v.Reason = stop
 		default:
 			stop = r.judge(c, caps, spec, &d, &v)
+			if !v.Chosen || !several {
+				break
+			}
+			h, err := r.watch.pulses[i].look(ctx)
+			if err != nil {
+				return Decision{}, err
+			}
+			v.Health = &h
+			if why := short(h, spec); why != "" {
+				d.Backend, d.Spec, d.Warnings = "", spec, nil
+				v.Chosen, v.Claims, v.Reason, stop = false, nil, why, ""
+			}
 		}
 		d.Candidates = append(d.Candidates, v)
 	}
 	return d, nil
+}
+
+// short says why a candidate with this health is passed over, "" when it is not.
+func short(h backend.Health, spec backend.Spec) string {
+	switch {
+	case !h.Available:
+		return unhealthy(h)
+	case h.Isolation < spec.MinIsolation:
+		return "it reaches isolation " + h.Isolation.String() + ", " + spec.MinIsolation.String() + " is asked for"
+	default:
+		return ""
+	}
 }
 
 // judge puts into v and d what comes of trying c, and says why nobody would be

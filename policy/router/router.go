@@ -5,6 +5,12 @@
 // looked at, so that no failure of a strong backend leads to a weaker one than
 // was asked for. Every candidate passed over stands in the sandbox's receipt
 // with its reason.
+//
+// Health is looked at where there is a choice. The first Create finds out by
+// itself; one that takes long has its backend probed meanwhile, and is given up
+// when that is down or silent. From the first failure or the second Create on,
+// candidates are probed in the background, and those known to be down are
+// passed over until a probe finds them well again.
 package router
 
 import (
@@ -13,6 +19,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -39,6 +46,9 @@ type Options struct {
 	// Templates names the candidates that a template may run on; a template
 	// that is absent may run on all.
 	Templates map[string][]string
+	// Absent are backends that could not even be opened. They stand in receipts
+	// and refusals as passed over.
+	Absent []backend.Candidate
 }
 
 // Router is an Executor that makes each sandbox on the first of its candidates
@@ -46,6 +56,7 @@ type Options struct {
 type Router struct {
 	candidates []Candidate
 	opts       Options
+	watch      *watch
 }
 
 // New makes a router over candidates, the preferred one first.
@@ -53,35 +64,94 @@ func New(candidates []Candidate, opts Options) (*Router, error) {
 	if len(candidates) == 0 {
 		return nil, &backend.Error{Op: "router", Kind: backend.ErrInvalid, Err: errors.New("no backend to choose from")}
 	}
-	return &Router{candidates: slices.Clone(candidates), opts: opts}, nil
+	return &Router{candidates: slices.Clone(candidates), opts: opts, watch: newWatch(candidates)}, nil
 }
 
 // Create implements backend.Executor. It goes on to the next candidate only
 // when one said that nothing was made and that it cannot do it (unavailable,
-// unsupported, capacity); after any other error what happened is not the next
-// one's to repeat.
+// unsupported, capacity), or is known to be down; after any other error what
+// happened is not the next one's to repeat.
 func (r *Router) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, error) {
 	spec = r.raise(spec)
 	eligible, passed := r.eligible(spec)
 	if len(eligible) == 0 {
 		return nil, r.none(spec, passed)
 	}
+	if r.opts.Required {
+		eligible = eligible[:1]
+	}
+	several := len(eligible) > 1
+	if several {
+		r.watch.choice(ctx)
+	}
 	var failures []error
-	for _, c := range eligible {
+	for i, c := range eligible {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		sb, err := r.createOn(ctx, c, spec)
+		sb, err := r.try(ctx, c, spec, several, i == len(eligible)-1)
 		if err == nil {
 			return &sandbox{sb: sb, backend: c.Name, passed: passed}, nil
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", c.Name, err))
-		if !mayFallBack(err) || r.opts.Required || len(r.candidates) == 1 {
+		if !mayFallBack(err) || r.opts.Required || len(r.candidates)+len(r.opts.Absent) == 1 {
 			return nil, err
 		}
 		passed = append(passed, backend.Candidate{Backend: c.Name, Isolation: c.Executor.Capabilities().Isolation, Reason: err.Error()})
 	}
 	return nil, exhausted(failures, passed)
+}
+
+// try makes the sandbox on c and notes what that says of its health. Where
+// there is a choice, one that is known to be down is not tried; where another
+// comes after it, one that turns out to be down is not waited for.
+func (r *Router) try(ctx context.Context, c choice, spec backend.Spec, several, last bool) (backend.Sandbox, error) {
+	if several {
+		if down := c.pulse.down(); down != nil {
+			return nil, down
+		}
+	}
+	sb, err := r.attempt(ctx, c, spec, several && !last)
+	switch {
+	case err == nil:
+		c.pulse.worked()
+	case backend.KindOf(err) == backend.ErrUnavailable:
+		c.pulse.failed(err)
+		if several {
+			r.watch.begin(ctx)
+		}
+	}
+	return sb, err
+}
+
+// attempt is createOn. When impatient, a backend that takes long is asked
+// whether it works, and given up when it is down or does not answer.
+func (r *Router) attempt(ctx context.Context, c choice, spec backend.Spec, impatient bool) (backend.Sandbox, error) {
+	if !impatient || c.pulse.prober == nil {
+		return r.createOn(ctx, c.Candidate, spec)
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	asking.Add(1)
+	timer := time.AfterFunc(patience, func() {
+		defer asking.Done()
+		if h, err := c.pulse.look(inner); err == nil && !h.Available {
+			cancel(unavailable(c.Name, errors.New("not available: "+h.Reason), h.Fix))
+		}
+	})
+	sb, err := r.createOn(inner, c.Candidate, spec)
+	down := (*backend.Error)(nil)
+	errors.As(context.Cause(inner), &down)
+	cancel(nil)
+	if !timer.Stop() {
+		asking.Wait()
+	}
+	// A context's error says that nothing was made; any other classification is
+	// the backend's to give, above all that it lost sight of what it made.
+	if err != nil && down != nil && ctx.Err() == nil && backend.KindOf(err) == "" {
+		return nil, down
+	}
+	return sb, err
 }
 
 // createOn makes the sandbox and holds the backend to the level it promised.
@@ -113,9 +183,16 @@ func (r *Router) raise(spec backend.Spec) backend.Spec {
 	return spec
 }
 
+// choice is a candidate with what is known of its health.
+type choice struct {
+	Candidate
+	pulse *pulse
+}
+
 // eligible are the candidates that may be tried, and those that may not.
-func (r *Router) eligible(spec backend.Spec) (yes []Candidate, no []backend.Candidate) {
-	for _, c := range r.candidates {
+func (r *Router) eligible(spec backend.Spec) (yes []choice, no []backend.Candidate) {
+	no = slices.Clone(r.opts.Absent)
+	for i, c := range r.candidates {
 		level := c.Executor.Capabilities().Isolation
 		drop := func(reason string) {
 			no = append(no, backend.Candidate{Backend: c.Name, Isolation: level, Reason: reason})
@@ -127,7 +204,7 @@ func (r *Router) eligible(spec backend.Spec) (yes []Candidate, no []backend.Cand
 		case limited && !slices.Contains(allowed, c.Name):
 			drop(fmt.Sprintf("template %s is only for %s", spec.Template, strings.Join(allowed, ", ")))
 		default:
-			yes = append(yes, c)
+			yes = append(yes, choice{c, r.watch.pulses[i]})
 		}
 	}
 	return yes, no
@@ -177,12 +254,16 @@ func reasons(passed []backend.Candidate) string {
 	return strings.Join(out, "; ")
 }
 
-// Close implements backend.Executor; it closes every candidate.
+// Close implements backend.Executor; it closes every candidate and ends all
+// probing.
 func (r *Router) Close() error {
+	r.watch.close()
 	var errs []error
 	for _, c := range r.candidates {
 		errs = append(errs, c.Executor.Close())
 	}
+	// Last, since closing a backend is what ends a probe that heeds nothing else.
+	errs = append(errs, r.watch.wait())
 	return errors.Join(errs...)
 }
 

@@ -147,7 +147,7 @@ func (a *App) runWith(ctx context.Context, f *runFlags, req *request, executors 
 		return nil, err
 	}
 	if f.explain {
-		return nil, a.explain(f, req, ex)
+		return nil, a.explain(ctx, f, req, ex)
 	}
 	s := &session{app: a, req: req, flags: f, progress: p}
 	out := s.run(ctx, ex)
@@ -155,8 +155,8 @@ func (a *App) runWith(ctx context.Context, f *runFlags, req *request, executors 
 }
 
 // explain prints what run would do.
-func (a *App) explain(f *runFlags, req *request, ex *router.Router) error {
-	d, err := ex.Explain(req.spec)
+func (a *App) explain(ctx context.Context, f *runFlags, req *request, ex *router.Router) error {
+	d, err := ex.Explain(ctx, req.spec)
 	if err != nil {
 		return err
 	}
