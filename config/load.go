@@ -56,7 +56,7 @@ type Loaded struct {
 // backend.ErrInvalid where the configuration is at fault and name file and key.
 func Load(opts Options) (*Loaded, error) {
 	out := &Loaded{}
-	layers := []layer{{builtins(), func(string) string { return "default" }}}
+	layers := []layer{{builtins(opts.Registry), func(string) string { return "default" }}}
 	files, err := fileLayers(opts, out)
 	if err != nil {
 		return nil, err
@@ -82,13 +82,18 @@ func Load(opts Options) (*Loaded, error) {
 	return out, nil
 }
 
-// builtins is the configuration when nobody says anything. Limits are not in
-// it: a limit that nobody set is a default, which a backend may lack.
-func builtins() map[string]any {
+// builtins is the configuration when nobody says anything: a backend of each
+// local driver, by the driver's name. Limits are not in it: a limit that nobody
+// set is a default, which a backend may lack.
+func builtins(reg *registry.Registry) map[string]any {
 	w := backend.DefaultWarnings()
+	backends := map[string]any{}
+	for _, driver := range reg.Local() {
+		backends[driver] = map[string]any{"driver": driver}
+	}
 	return map[string]any{
 		"version":   Version,
-		"backends":  map[string]any{"subprocess": map[string]any{"driver": "subprocess"}},
+		"backends":  backends,
 		"executors": map[string]any{DefaultExecutor: map[string]any{"use": Auto, "min_isolation": DefaultMinIsolation.String()}},
 		"warnings": map[string]any{
 			"memory": w.Memory, "disk": w.Disk, "pids": w.Pids, "timeout": w.Timeout, "cpu_time": w.CPUTime,

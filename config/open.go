@@ -54,12 +54,12 @@ func (e *Executors) Executor(ctx context.Context, name string) (*router.Router, 
 			Err: strict.Unknown("executor", name, slices.Collect(maps.Keys(e.cfg.Executors))),
 		}
 	}
-	candidates, err := e.candidates(ctx, cfg.Use)
+	candidates, absent, err := e.candidates(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	opts := router.Options{
-		MinIsolation: cfg.Minimum(), Required: cfg.Required, Strict: cfg.Strict, Templates: map[string][]string{},
+		MinIsolation: cfg.Minimum(), Required: cfg.Required, Strict: cfg.Strict, Templates: map[string][]string{}, Absent: absent,
 	}
 	for t, tc := range e.cfg.Templates {
 		if len(tc.Backends) > 0 {
@@ -74,25 +74,57 @@ func (e *Executors) Executor(ctx context.Context, name string) (*router.Router, 
 	return r, nil
 }
 
-func (e *Executors) candidates(ctx context.Context, use Use) ([]router.Candidate, error) {
-	names := []string(use)
-	if use.IsAuto() {
-		names = slices.Sorted(maps.Keys(e.cfg.Backends))
+// candidates are the backends that cfg chooses from, the preferred one first,
+// and those that cannot even be opened here, which only matters to who must
+// have the first or has no other.
+func (e *Executors) candidates(ctx context.Context, cfg Executor) (out []router.Candidate, absent []backend.Candidate, err error) {
+	names := []string(cfg.Use)
+	if cfg.Use.IsAuto() {
+		names = e.cfg.auto()
 	}
-	var out []router.Candidate
+	var failures []error
 	for _, name := range names {
 		ex, err := e.open(ctx, name)
-		if err != nil {
-			return nil, fmt.Errorf("backend %s: %w", name, err)
+		switch kind := backend.KindOf(err); {
+		case err == nil:
+			out = append(out, router.Candidate{Name: name, Executor: ex})
+		case cfg.Required || kind != backend.ErrUnavailable && kind != backend.ErrUnsupported:
+			return nil, nil, fmt.Errorf("backend %s: %w", name, err)
+		default:
+			failures = append(failures, fmt.Errorf("backend %s: %w", name, err))
+			absent = append(absent, backend.Candidate{Backend: name, Reason: err.Error()})
 		}
-		out = append(out, router.Candidate{Name: name, Executor: ex})
 	}
-	if use.IsAuto() {
+	if len(out) == 0 && len(failures) > 0 {
+		return nil, nil, errors.Join(failures...)
+	}
+	if cfg.Use.IsAuto() {
 		slices.SortStableFunc(out, func(a, b router.Candidate) int {
-			return cmp.Compare(b.Executor.Capabilities().Isolation, a.Executor.Capabilities().Isolation)
+			return cmp.Or(
+				cmp.Compare(b.Executor.Capabilities().Isolation, a.Executor.Capabilities().Isolation),
+				cmp.Compare(e.reg.Cost(e.cfg.Backends[a.Name].Driver), e.reg.Cost(e.cfg.Backends[b.Name].Driver)),
+			)
 		})
 	}
-	return out, nil
+	return out, absent, nil
+}
+
+// auto names the backends that auto means, sorted: all, but those that are there
+// by default only where no other backend of their driver is configured.
+func (c Config) auto() []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(c.Backends)) {
+		b, stands := c.Backends[name], true
+		if name == b.Driver && len(b.With) == 0 {
+			for other, o := range c.Backends {
+				stands = stands && (other == name || o.Driver != b.Driver)
+			}
+		}
+		if stands {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func (e *Executors) open(ctx context.Context, name string) (backend.Executor, error) {
@@ -136,6 +168,11 @@ func (e *Executors) Close() error {
 	defer e.mu.Unlock()
 	e.closed = true
 	var errs []error
+	// Routers end their probing with them; closing a backend again is nothing.
+	for _, name := range slices.Sorted(maps.Keys(e.routers)) {
+		errs = append(errs, e.routers[name].Close())
+	}
+	clear(e.routers)
 	for _, name := range slices.Sorted(maps.Keys(e.backends)) {
 		errs = append(errs, e.backends[name].Close())
 	}

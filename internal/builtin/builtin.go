@@ -10,10 +10,11 @@ import (
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
-// Registry is the registry of the drivers that are built in.
+// Registry is the registry of the drivers that are built in, those whose
+// sandboxes cost least first.
 func Registry() (*registry.Registry, error) {
 	return registry.New(
-		registry.Driver("subprocess", subprocess.DefaultConfig, openSubprocess, probeSubprocess),
+		registry.Driver("subprocess", subprocess.DefaultConfig, openSubprocess, probeSubprocess).Local(),
 	)
 }
 

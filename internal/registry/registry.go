@@ -42,6 +42,7 @@ type Fact struct {
 // Factory makes executors of one driver. Make one with Driver.
 type Factory struct {
 	name   string
+	local  bool
 	config reflect.Type
 	check  func(with map[string]any) error
 	open   func(ctx context.Context, env Env, with map[string]any) (backend.Executor, error)
@@ -92,13 +93,23 @@ func Driver[C any](
 	return f
 }
 
+// Local marks a driver that needs no settings and works on this host alone, so
+// that it is there to be chosen though nobody configured it. A driver that sends
+// code elsewhere must never be marked.
+func (f Factory) Local() Factory {
+	f.local = true
+	return f
+}
+
 // Registry knows drivers by their names. It does not change after New and is
 // safe for concurrent use.
 type Registry struct {
 	factories map[string]Factory
+	order     []string
 }
 
-// New makes a registry; two factories of one name are an error.
+// New makes a registry of factories, those whose sandboxes cost least first;
+// two of one name are an error.
 func New(factories ...Factory) (*Registry, error) {
 	r := &Registry{factories: make(map[string]Factory, len(factories))}
 	for _, f := range factories {
@@ -109,9 +120,18 @@ func New(factories ...Factory) (*Registry, error) {
 			return nil, fmt.Errorf("registry: driver %q is registered twice", f.name)
 		}
 		r.factories[f.name] = f
+		r.order = append(r.order, f.name)
 	}
 	return r, nil
 }
+
+// Local lists the drivers marked so.
+func (r *Registry) Local() []string {
+	return slices.DeleteFunc(slices.Clone(r.order), func(name string) bool { return !r.factories[name].local })
+}
+
+// Cost ranks drivers by what their sandboxes cost, the cheapest being 0.
+func (r *Registry) Cost(driver string) int { return slices.Index(r.order, driver) }
 
 // Names lists the drivers, sorted.
 func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.factories)) }

@@ -48,7 +48,7 @@ func registryOf(fake *backendtest.Fake) func() (*registry.Registry, error) {
 				return registry.Report{
 					Driver: "subprocess", Capabilities: caps, Health: backend.Health{Available: true, Isolation: caps.Isolation},
 				}, nil
-			}))
+			}).Local())
 	}
 }
 
