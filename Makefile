@@ -23,8 +23,12 @@ build: ## bin/glovebox and the slim bin/glovebox-agent, both static
 	$(BUILD) -o bin/ ./cmd/glovebox ./cmd/glovebox-agent
 
 .PHONY: setup
-setup: ## install the Debian packages that tests need, as far as they are missing
-	scripts/setup
+setup: ## what tests need: packages, runsc, Docker's engine, the base template
+	GO="$(GO)" scripts/setup
+
+.PHONY: teardown
+teardown: ## stop what setup started
+	scripts/teardown
 
 .PHONY: test
 test: ## everything that must be true, from bare; ends within an hour on two cores
