@@ -41,7 +41,7 @@ func rules() []rule {
 		{
 			part: "cmd/glovebox",
 			own: []string{
-				"backend", "config", "internal/builtin", "internal/lang", "internal/registry", "internal/strict",
+				"backend", "config", "internal/builtin", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
 				"internal/term", "internal/version", "policy", "subprocess",
 			},
 			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/term"},
@@ -79,6 +79,12 @@ func rules() []rule {
 		{
 			part: "internal/registry", own: []string{"backend", "internal/strict"},
 			why: "factories of any driver",
+		},
+		{part: "images", why: "definitions alone"},
+		{
+			part: "internal/image", own: []string{"backend", "images", "internal/statedir", "internal/strict"},
+			libraries: []string{"golang.org/x/sys"},
+			why:       "drivers, server and command line take images from it; engines come in through its interfaces",
 		},
 		{
 			part: "internal/builtin", own: []string{"backend", "internal/registry", "subprocess"},
