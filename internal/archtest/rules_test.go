@@ -44,7 +44,7 @@ func rules() []rule {
 				"backend", "config", "internal/builtin", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
 				"internal/term", "internal/version", "policy", "subprocess",
 			},
-			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/term"},
+			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/sys", "golang.org/x/term"},
 			why:       "the command line uses what is assembled; subprocess turns it into an agent",
 		},
 		{

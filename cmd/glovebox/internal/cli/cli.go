@@ -42,9 +42,9 @@ type App struct {
 
 // The exit codes that are not a program's own.
 const (
-	exitFailed  = 1   // of every command but run
+	exitFailed  = 1   // of commands that give no program's code
 	exitUsage   = 2   // likewise
-	exitOurs    = 125 // run: our own failure, usage included, since programs use the small numbers
+	exitOurs    = 125 // of the others: our own failure, usage included, since programs use the small numbers
 	exitSIGPIPE = 141 // nobody reads the output any more
 )
 
@@ -100,15 +100,29 @@ func Main(ctx context.Context, app App) int {
 	// What cobra itself refuses (an unknown command or flag) has no type.
 	if ue := (*usageError)(nil); errors.As(err, &ue) || isCobraUsage(err) {
 		fmt.Fprintf(app.Stderr, "see: %s --help\n", cmd.CommandPath())
-		if cmd.Name() == "run" {
+		if givesProgramsCode(cmd) {
 			return exitOurs
 		}
 		return exitUsage
 	}
-	if cmd.Name() == "run" {
+	if givesProgramsCode(cmd) {
 		return exitOurs
 	}
 	return exitFailed
+}
+
+// givesProgramsCode tells whether the exit code of cmd is a program's, so that
+// the small numbers are taken.
+func givesProgramsCode(cmd *cobra.Command) bool {
+	return slices.Contains([]string{"run", "exec", "shell", "wait"}, cmd.Name())
+}
+
+// keptCommands are the commands for sandboxes that outlive their creator.
+func (a *App) keptCommands() []*cobra.Command {
+	return []*cobra.Command{
+		a.createCommand(), a.psCommand(), a.execCommand(), a.shellCommand(), a.logsCommand(), a.waitCommand(), a.cpCommand(),
+		a.statsCommand(), a.pauseCommand(), a.resumeCommand(), a.extendCommand(), a.killCommand(), a.pruneCommand(),
+	}
 }
 
 func isCobraUsage(err error) bool {
@@ -164,6 +178,7 @@ func (a *App) root() *cobra.Command {
 		Short: "Run untrusted code in a sandbox",
 		Long: "Run untrusted code in a sandbox.\n\n" +
 			"  glovebox run FILE        run a program, contained\n" +
+			"  glovebox create          make one that stays; then exec, cp, logs, kill\n" +
 			"  glovebox doctor          what this machine can contain, and how to get more",
 		SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -178,7 +193,8 @@ func (a *App) root() *cobra.Command {
 	root.SetErr(a.Stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "read `FILE` instead of the user's and the project's configuration")
-	root.AddCommand(a.runCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.doctorCommand(), a.imageCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.keptCommands()...)
 	return root
 }
 

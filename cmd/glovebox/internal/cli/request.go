@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +54,7 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 		}
 	}
 	limits := f.limits.Over(cfg.LimitsFor(f.template))
-	wall, err := timeout(limits)
+	wall, err := timeout(limits, f.limits.Timeout, f.detach)
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +88,22 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 
 func (f *runFlags) spec(limits config.Limits, wall time.Duration) (s backend.Spec, err error) {
 	s = backend.Spec{Template: f.template, Limits: limits.Backend(), Network: backend.Network{Mode: backend.NetworkMode(f.network)}}
-	s.Lifetime = time.Duration(limits.Lifetime)
+	s.Keep = f.keep
+	s.Lifetime = time.Duration(cmp.Or(f.lifetime, limits.Lifetime))
 	if s.Lifetime == 0 && wall+lifetimeSlack > backend.DefaultLifetime {
-		s.Lifetime = wall + lifetimeSlack
+		s.Lifetime = min(wall+lifetimeSlack, backend.MaxLifetime)
 	}
 	if s.Labels, err = pairs("label", f.labels); err != nil {
 		return s, err
+	}
+	if f.name != "" {
+		if err := validName(f.name); err != nil {
+			return s, err
+		}
+		if s.Labels == nil {
+			s.Labels = map[string]string{}
+		}
+		s.Labels[nameLabel] = f.name
 	}
 	if s.Advisory, err = controls(f.advisory); err != nil {
 		return s, err
@@ -133,6 +144,9 @@ func mount(v string) (backend.Mount, error) {
 
 func (a *App) command(f *runFlags, r *request, wall time.Duration) (c backend.Command, err error) {
 	c = backend.Command{Dir: f.workdir, User: f.user, Env: map[string]string{}, Timeout: wall}
+	if f.detach {
+		c.Tag = mainTag
+	}
 	for _, name := range f.envFiles {
 		lines, err := envFile(name)
 		if err != nil {

@@ -29,13 +29,19 @@ without a network and without anything of this machine's environment.
 
 The exit code is the program's own; 128+n when signal n ended it; 124 at the
 timeout; 137 at the memory, CPU or output limit; 125 when glovebox itself failed.
-A program can return these numbers too: --json tells them apart.`,
+A program can return these numbers too: --json tells them apart.
+
+With --detach the sandbox is kept and its ID printed. Its program goes on until it ends
+or the sandbox does; logs, wait, exec, cp and kill work on it from any process. The
+sandbox lives until its deadline (--lifetime), also when the program has ended.`,
 		Example: `  glovebox run examples/look.sh
   glovebox run --file data.csv --out report.json analyse.py data.csv
   glovebox run --memory 256m --timeout 5s -c 'print(sum(range(10)))'
-  glovebox run --json -- ls -la / | jq .stdout.text`,
+  glovebox run --json -- ls -la / | jq .stdout.text
+  id=$(glovebox run -d --lifetime 1h server.py); glovebox logs -f $id`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			coded := cmd.Flags().Changed("code")
+			f.keep = f.detach
 			return a.run(cmd.Context(), f, args, cmd.ArgsLenAtDash() == 0, coded)
 		},
 	}
@@ -150,6 +156,9 @@ func (a *App) runWith(ctx context.Context, f *runFlags, req *request, executors 
 		return nil, a.explain(ctx, f, req, ex)
 	}
 	s := &session{app: a, req: req, flags: f, progress: p}
+	if f.detach {
+		return nil, s.keep(ctx, ex)
+	}
 	out := s.run(ctx, ex)
 	return &out, nil
 }

@@ -36,29 +36,63 @@ func saveBelow(dir, rest string, r io.Reader, limit int64) (int64, error) {
 			return 0, err
 		}
 	}
-	switch info, err := root.Lstat(rest); {
+	return saveIn(root, rest, 0o644, r, limit)
+}
+
+// saveIn is saveFile for a name whose directory is there.
+func saveIn(root *os.Root, name string, perm fs.FileMode, r io.Reader, limit int64) (n int64, err error) {
+	switch info, err := root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("%s is there and is not a regular file", rest)
+		return 0, fmt.Errorf("%s is there and is not a regular file", name)
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	tmp := filepath.Join(filepath.Dir(rest), ".glovebox-"+hex.EncodeToString(random[:]))
-	// The process's umask takes away from 0644 what it should.
-	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	// The process's umask takes away from perm what it should.
+	f, err := openUnnamed(root, filepath.Dir(name), perm)
+	if err != nil {
+		return saveNamed(root, name, perm, r, limit)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if n, err = copyBounded(f, r, limit); err != nil {
+		return n, err
+	}
+	if err = linkUnnamed(root, f, name); !errors.Is(err, fs.ErrExist) {
+		return n, err
+	}
+	tmp := temporary(name)
+	if err = linkUnnamed(root, f, tmp); err != nil {
+		return n, err
+	}
+	if err = root.Rename(tmp, name); err != nil {
+		err = errors.Join(err, root.Remove(tmp))
+	}
+	return n, err
+}
+
+// saveNamed is saveIn where a file cannot be without a name: being killed on
+// the way leaves the temporary one.
+func saveNamed(root *os.Root, name string, perm fs.FileMode, r io.Reader, limit int64) (int64, error) {
+	tmp := temporary(name)
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return 0, err
 	}
 	n, err := copyBounded(f, r, limit)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = root.Rename(tmp, rest)
+		err = root.Rename(tmp, name)
 	}
 	if err != nil {
-		return 0, errors.Join(err, root.Remove(tmp))
+		return n, errors.Join(err, root.Remove(tmp))
 	}
 	return n, nil
+}
+
+// temporary is a name that nothing has, beside name.
+func temporary(name string) string {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return filepath.Join(filepath.Dir(name), ".glovebox-"+hex.EncodeToString(random[:]))
 }
 
 // anchor splits name into the directory that it may not leave and the name in
@@ -80,7 +114,14 @@ func anchor(name string) (dir, rest string) {
 func copyBounded(w io.Writer, r io.Reader, limit int64) (int64, error) {
 	n, err := io.Copy(w, io.LimitReader(r, limit+1))
 	if err == nil && n > limit {
-		return n, fmt.Errorf("the file is larger than %d bytes, the limit on the sandbox's disk", limit)
+		return n, &tooLargeError{limit}
 	}
 	return n, err
+}
+
+// tooLargeError is a file of more bytes than were allowed.
+type tooLargeError struct{ limit int64 }
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("the file is larger than %d bytes, the limit on the sandbox's disk", e.limit)
 }

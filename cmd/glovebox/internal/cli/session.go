@@ -46,6 +46,7 @@ type session struct {
 	req      *request
 	flags    *runFlags
 	progress *progress
+	onStart  func(context.Context, backend.Process) // nil: nobody wants to know
 }
 
 // run makes the sandbox, runs the command and destroys the sandbox, whatever
@@ -124,20 +125,19 @@ func uploadOne(ctx context.Context, files backend.Filesystem, u upload) error {
 // execute runs the command to its end and puts what it gave into out.
 func (s *session) execute(ctx context.Context, cancel context.CancelCauseFunc, sb backend.Sandbox, out *outcome) {
 	cmd := s.req.command
-	if s.req.program != nil {
-		where, err := s.programPath(ctx, sb.Files())
-		if err != nil {
-			out.err = because(ctx, err)
-			return
-		}
-		cmd.Args = s.req.program.Args(where, s.req.args...)
+	if err := s.arguments(ctx, sb, &cmd); err != nil {
+		out.err = because(ctx, err)
+		return
 	}
 	if s.flags.stdin || s.flags.tty {
 		cmd.Stdin = s.app.Stdin
 	}
 	var finish func()
 	cmd.Output, finish = s.output(ctx, cancel, out)
-	target := sb
+	target := started{sb: sb}
+	if s.onStart != nil {
+		target.on = append(target.on, s.onStart)
+	}
 	if s.flags.tty {
 		tty, err := s.app.openTTY()
 		if err != nil {
@@ -147,7 +147,7 @@ func (s *session) execute(ctx context.Context, cancel context.CancelCauseFunc, s
 		}
 		defer tty.restore()
 		cmd.Terminal = tty.size()
-		target = started{sb, tty.follow}
+		target.on = append(target.on, tty.follow)
 	}
 	exit, err := backend.RunIn(ctx, target, cmd)
 	finish()
@@ -165,6 +165,19 @@ func (s *session) execute(ctx context.Context, cancel context.CancelCauseFunc, s
 		out.err = cause // it ended by itself while we were told to stop
 	}
 	s.explain127(ctx, sb, out)
+}
+
+// arguments makes the program, where one is given, the command.
+func (s *session) arguments(ctx context.Context, sb backend.Sandbox, cmd *backend.Command) error {
+	if s.req.program == nil {
+		return nil
+	}
+	where, err := s.programPath(ctx, sb.Files())
+	if err != nil {
+		return err
+	}
+	cmd.Args = s.req.program.Args(where, s.req.args...)
+	return nil
 }
 
 // output is where the command's output goes. finish is called when it has
@@ -266,7 +279,7 @@ func fetchOne(ctx context.Context, files backend.Filesystem, o fetch, limit int6
 // started is a sandbox that tells about the process it starts.
 type started struct {
 	sb backend.Sandbox
-	on func(context.Context, backend.Process)
+	on []func(context.Context, backend.Process)
 }
 
 func (s started) ID() string                        { return s.sb.ID() }
@@ -278,7 +291,9 @@ func (s started) Unwrap() any                       { return s.sb }
 func (s started) Start(ctx context.Context, cmd backend.Command) (backend.Process, error) {
 	p, err := s.sb.Start(ctx, cmd)
 	if err == nil {
-		s.on(ctx, p)
+		for _, on := range s.on {
+			on(ctx, p)
+		}
 	}
 	return p, err
 }
