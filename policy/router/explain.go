@@ -67,6 +67,8 @@ func (r *Router) Explain(ctx context.Context, spec backend.Spec) (Decision, erro
 			if why := short(h, spec); why != "" {
 				d.Backend, d.Spec, d.Warnings = "", spec, nil
 				v.Chosen, v.Claims, v.Reason, stop = false, nil, why, ""
+			} else {
+				v.Reason += ", as a probe confirms"
 			}
 		}
 		d.Candidates = append(d.Candidates, v)

@@ -18,12 +18,15 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/internal/term"
 	"github.com/glovebox-dev/glovebox/internal/version"
+	"github.com/glovebox-dev/glovebox/policy/router"
 )
 
 // diagnosis is what doctor found.
 type diagnosis struct {
-	Version   version.Info        `json:"version"`
-	Backends  []backendDiagnosis  `json:"backends"`
+	Version  version.Info       `json:"version"`
+	Backends []backendDiagnosis `json:"backends"`
+	// Default is which of several backends a plain run would be made on.
+	Default   *router.Decision    `json:"default,omitempty"`
 	Languages []languageDiagnosis `json:"languages"`
 	Warnings  []string            `json:"warnings,omitempty"`
 	Unmet     []string            `json:"unmet,omitempty"` // of --require
@@ -83,15 +86,13 @@ func (a *App) diagnose(ctx context.Context, require []string) (*diagnosis, error
 		d.Warnings = append(d.Warnings, "this program was built with cgo and cannot start inside every sandbox; build it with CGO_ENABLED=0")
 	}
 	executors := config.Open(l.Config, reg)
-	defer executors.Close() //nolint:errcheck // probing opens nothing
+	defer executors.Close() //nolint:errcheck // nothing of a measurement is kept
 	end := a.newProgress(false).phase("measuring")
-	for _, name := range slices.Sorted(maps.Keys(l.Config.Backends)) {
-		b := backendDiagnosis{Name: name}
-		if b.Report, err = executors.Probe(ctx, name); err != nil {
-			b.Error = err.Error()
-			b.Driver = l.Config.Backends[name].Driver
+	d.Backends = measure(ctx, l.Config, executors)
+	if len(d.Backends) > 1 {
+		if d.Default, err = decide(ctx, executors); err != nil {
+			d.Warnings = append(d.Warnings, "nothing can be chosen: "+err.Error())
 		}
-		d.Backends = append(d.Backends, b)
 	}
 	end()
 	if err := ctx.Err(); err != nil {
@@ -175,6 +176,7 @@ func (a *App) printDiagnosis(d *diagnosis) error {
 	for _, b := range d.Backends {
 		lines = append(lines, backendLines(b)...)
 	}
+	lines = append(lines, decisionLines(d.Default)...)
 	lines = append(lines, "languages (interpreters that sandboxes find)")
 	for _, l := range d.Languages {
 		if l.Path != "" {
