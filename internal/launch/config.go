@@ -17,6 +17,10 @@ const (
 	ModeMapped Mode = "mapped"
 	// ModeSingle has all namespaces and one uid, shared by agent and user code.
 	ModeSingle Mode = "single"
+	// ModeContained has its namespaces, root and limits from a container runtime:
+	// the agent starts as uid 0 with the capabilities it needs and then keeps
+	// Config.AgentUID.
+	ModeContained Mode = "contained"
 	// ModeRestricted has no namespaces.
 	ModeRestricted Mode = "restricted"
 	// ModePlain contains nothing.
@@ -48,6 +52,11 @@ type Config struct {
 	Listen bool `json:"listen,omitempty"`
 	// DeadlineNS arms the agent's own deadline, in nanoseconds from now.
 	DeadlineNS int64 `json:"deadline_ns,omitempty"`
+
+	// UserUID and AgentUID are the ids, and group ids, of user and of the agent
+	// in contained mode, where no others are mapped in their place.
+	UserUID  int `json:"user_uid,omitempty"`
+	AgentUID int `json:"agent_uid,omitempty"`
 
 	Root    Root    `json:"root"`
 	Mounts  []Bind  `json:"mounts,omitempty"`
@@ -114,6 +123,10 @@ type Scratch struct {
 	// Dir is a host directory used as scratch, without a cap, by modes that
 	// cannot mount.
 	Dir string `json:"dir,omitempty"`
+	// Mount is an existing directory where an agent in contained mode mounts the
+	// scratch before it binds its parts to where they are expected; "" when the
+	// runtime has done so.
+	Mount string `json:"mount,omitempty"`
 }
 
 // Rlimit is a resource limit of every command.
@@ -129,4 +142,37 @@ type Hello struct {
 	LandlockABI int  `json:"landlock_abi"`
 	Seccomp     bool `json:"seccomp"`
 	NoNewPrivs  bool `json:"no_new_privs"`
+	// Kernel is what the kernel calls itself; Sentry says that it was recognised
+	// as gVisor's.
+	Kernel string `json:"kernel,omitempty"`
+	Sentry bool   `json:"sentry,omitempty"`
+	// Error is why there is no sandbox, in contained mode, where nothing else
+	// tells the launcher.
+	Error string `json:"error,omitempty"`
 }
+
+// How an agent in contained mode is started: the program, Argv0 of package boot,
+// then one of these.
+const (
+	// OverStdio serves on standard input and output.
+	OverStdio = "stdio"
+	// OverSocket connects to HostSocket in ContainedDir.
+	OverSocket = "socket"
+)
+
+// Where a container runtime brings in what an agent in contained mode needs.
+const (
+	// ContainedBinary is the agent, read-only.
+	ContainedBinary = "/.glovebox/agent"
+	// ContainedDir is the directory that agent and launcher share; user code
+	// cannot enter it.
+	ContainedDir = "/.glovebox/run"
+	// HostSocket is where, in ContainedDir, the launcher awaits the agent: it
+	// sends a Config as a line of JSON and gets a Hello.
+	HostSocket = "host.sock"
+	// AgentSocket is where, in ContainedDir, the agent of a kept sandbox listens.
+	AgentSocket = "agent.sock"
+)
+
+// MaxLine bounds a Config or Hello that is sent as a line.
+const MaxLine = 1 << 20

@@ -8,17 +8,19 @@ import (
 	"strings"
 )
 
-// accountFiles are the account data bases and the files that name the machine.
 // The host's own accounts are no business of the sandbox's: those that Debian
 // has everywhere stand in for them.
-func accountFiles(home, hostname string) map[string][]byte {
-	passwd := "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
+const (
+	systemPasswd = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
 		"bin:x:2:2:bin:/bin:/usr/sbin/nologin\nmail:x:8:8:mail:/var/mail:/usr/sbin/nologin\n" +
-		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" +
-		userLine(home) + "\n"
-	group := "root:x:0:\ndaemon:x:1:\nbin:x:2:\ntty:x:5:\nmail:x:8:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nnogroup:x:65534:\n" + groupLine() + "\n"
+		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+	systemGroup = "root:x:0:\ndaemon:x:1:\nbin:x:2:\ntty:x:5:\nmail:x:8:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nnogroup:x:65534:\n"
+)
+
+// accountFiles are the account data bases and the files that name the machine.
+func accountFiles(home, hostname string) map[string][]byte {
 	files := machineFiles(hostname)
-	files["passwd"], files["group"] = []byte(passwd), []byte(group)
+	files["passwd"], files["group"] = Accounts(home, UserUID)
 	files["nsswitch.conf"] = []byte("passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n")
 	return files
 }
@@ -32,36 +34,36 @@ func machineFiles(hostname string) map[string][]byte {
 	}
 }
 
-func userLine(home string) string {
-	return fmt.Sprintf("user:x:%d:%d:user:%s:/bin/bash", UserUID, UserUID, home)
-}
-
-func groupLine() string { return fmt.Sprintf("user:x:%d:", UserUID) }
-
 // imageFiles are the files that are mounted over an image's own: its accounts
 // with user among them, and those that name the machine.
 func imageFiles(image *fileTree, cfg *Config) map[string][]byte {
 	files := machineFiles(cfg.Hostname)
-	if data, err := image.read("etc/passwd"); err == nil {
-		files["passwd"] = []byte(withLine(string(data), "user:", userLine(cfg.Root.Home)))
-	}
-	if data, err := image.read("etc/group"); err == nil {
-		files["group"] = []byte(withLine(string(data), "user:", groupLine()))
+	passwd, perr := image.read("etc/passwd")
+	group, gerr := image.read("etc/group")
+	if perr == nil && gerr == nil {
+		files["passwd"], files["group"] = WithUser(passwd, group, cfg.Root.Home, UserUID)
 	}
 	return files
 }
 
-// withLine returns text with line added unless one starts with prefix.
-func withLine(text, prefix, line string) string {
+// setLine returns text with line in the place of the first that starts with
+// prefix, or at its end.
+func setLine(text, prefix, line string) string {
+	var out strings.Builder
+	done := false
 	for l := range strings.Lines(text) {
-		if strings.HasPrefix(l, prefix) {
-			return text
+		switch {
+		case !strings.HasPrefix(l, prefix):
+			out.WriteString(strings.TrimSuffix(l, "\n") + "\n")
+		case !done:
+			out.WriteString(line + "\n")
+			done = true
 		}
 	}
-	if text != "" && !strings.HasSuffix(text, "\n") {
-		text += "\n"
+	if !done {
+		out.WriteString(line + "\n")
 	}
-	return text + line + "\n"
+	return out.String()
 }
 
 // etcTree copies the mount of the sandbox's /etc: the prepared one, or the

@@ -195,39 +195,23 @@ func mountScratch(cfg *Config) error {
 	if err := mountTmpfs(base, unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
 		return err
 	}
-	uid, gid := -1, -1
+	uid := -1
 	if cfg.Mode == ModeMapped {
-		uid, gid = UserUID, UserUID
+		uid = UserUID
 	}
-	for _, s := range []struct {
-		name, target string
-		mode         os.FileMode
-		own          bool
-	}{
-		{"tmp", "tmp", 0o777 | os.ModeSticky, false},
-		{"vartmp", "var/tmp", 0o777 | os.ModeSticky, false},
-		{"shm", "dev/shm", 0o777 | os.ModeSticky, false},
-		{"home", strings.TrimPrefix(cfg.Root.Home, "/"), 0o755, true},
-	} {
-		dir := filepath.Join(base, s.name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, s.mode); err != nil {
-			return err
-		}
-		if s.own && uid >= 0 {
-			if err := os.Chown(dir, uid, gid); err != nil {
-				return err
-			}
-		}
-		t, err := openTreeAttr(dir, s.target, 0, false)
+	parts, err := MakeScratch(base, cfg.Root.Home, uid)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		target := strings.TrimPrefix(p.Target, "/")
+		t, err := openTreeAttr(p.Source, target, 0, false)
 		if err != nil {
 			return err
 		}
-		if s.name == "shm" {
+		if target == "dev/shm" {
 			// /dev is mounted later; what is made here now stays below it.
-			if err := mountpoint(newRoot, s.target, true); err != nil {
+			if err := mountpoint(newRoot, target, true); err != nil {
 				return err
 			}
 		}

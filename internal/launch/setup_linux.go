@@ -44,6 +44,11 @@ func Setup(cfg *Config) (*Sandbox, error) {
 			return nil, fmt.Errorf("loopback: %w", err)
 		}
 	}
+	if cfg.Mode == ModeContained && cfg.Scratch.Mount != "" {
+		if err := mountContained(cfg); err != nil {
+			return nil, fmt.Errorf("scratch: %w", err)
+		}
+	}
 	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs}}
 	for _, l := range cfg.Rlimits {
 		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
@@ -74,7 +79,8 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		Orphans: true, Enter: func() error { return confineThread(cfg, rules) },
 		// Security: where user code has the agent's uid it may stop a child
 		// that has not executed yet.
-		Separate: cfg.Mode != ModeMapped,
+		Separate: !cfg.SeparateIDs(),
+		NoPidfd:  cfg.Mode == ModeContained && !pidfds(),
 	})
 	if err != nil {
 		return nil, err
@@ -191,10 +197,10 @@ func confineThread(cfg *Config, rules *landlock.Ruleset) error {
 				return fmt.Errorf("bounding set: %w", err)
 			}
 		}
-		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !cfg.lacks(err) {
 			return fmt.Errorf("ambient capabilities: %w", err)
 		}
-		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil {
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil && !cfg.lacks(err) {
 			return fmt.Errorf("securebits: %w", err)
 		}
 	}
@@ -202,6 +208,27 @@ func confineThread(cfg *Config, rules *landlock.Ruleset) error {
 	// makes agent and user code differ, which is what scopes signals.
 	return rules.EnterThread()
 }
+
+// pidfds tells whether the kernel has them.
+func pidfds() bool {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd) //nolint:errcheck // nothing to do about it
+	return true
+}
+
+// lacks tells whether err says that the kernel has no such thing, which in
+// gVisor, as far as it goes, is no loss: without a bounding set no exec gives a
+// capability, and there are no ambient ones to clear.
+func (cfg *Config) lacks(err error) bool {
+	return cfg.Mode == ModeContained && InsideSentry() && errors.Is(err, unix.EINVAL)
+}
+
+// SeparateIDs tells whether agent and user code have different uids, so that
+// there are accounts to switch to.
+func (cfg *Config) SeparateIDs() bool { return cfg.Mode == ModeMapped || cfg.Mode == ModeContained }
 
 // Capabilities that the agent keeps where uids are mapped: to start commands
 // as others, and to signal them.
@@ -219,6 +246,11 @@ func dropPrivileges(cfg *Config) error {
 	switch cfg.Mode {
 	case ModeMapped:
 		keep = agentCaps
+	case ModeContained:
+		keep = agentCaps
+		if err := becomeAgent(cfg.AgentUID); err != nil {
+			return err
+		}
 	case ModeSingle:
 	case ModeRestricted, ModePlain:
 		return nil
@@ -233,9 +265,32 @@ func dropPrivileges(cfg *Config) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("dumpable: %w", err)
 	}
-	if !cfg.Listen {
+	if !cfg.Listen && cfg.Mode != ModeContained {
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("death signal: %w", err)
+		}
+	}
+	return nil
+}
+
+// becomeAgent gives every thread of a process that is uid 0 the agent's ids and
+// lets it keep its permitted capabilities.
+func becomeAgent(uid int) error {
+	if uid <= 0 {
+		return errors.New("no uid of its own for the agent")
+	}
+	for _, call := range []struct {
+		name       string
+		nr         uintptr
+		a, b, c, d uintptr
+	}{
+		{"keep capabilities", unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0},
+		{"groups", unix.SYS_SETGROUPS, 0, 0, 0, 0},
+		{"gid", unix.SYS_SETRESGID, uintptr(uid), uintptr(uid), uintptr(uid), 0},
+		{"uid", unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid), 0},
+	} {
+		if _, _, e := syscall.AllThreadsSyscall6(call.nr, call.a, call.b, call.c, call.d, 0, 0); e != 0 {
+			return fmt.Errorf("%s: %w", call.name, e)
 		}
 	}
 	return nil

@@ -4,10 +4,8 @@ package boot
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -28,8 +26,21 @@ import (
 // Argv0 is the name by which a process knows that it is an agent.
 const Argv0 = "glovebox-agent:sandbox"
 
-// Wanted tells whether this process was started as an agent.
-func Wanted() bool { return len(os.Args) > 0 && os.Args[0] == Argv0 }
+// Wanted tells whether this process was started as an agent. A container
+// runtime chooses the program's name by itself, so there the name is its first
+// argument.
+func Wanted() bool {
+	return len(os.Args) > 0 && os.Args[0] == Argv0 || contained() != ""
+}
+
+// contained is how the agent reaches its launcher, in contained mode; "" in all
+// others.
+func contained() string {
+	if len(os.Args) == 3 && os.Args[1] == Argv0 {
+		return os.Args[2]
+	}
+	return ""
+}
 
 // Main runs the agent and returns its exit status. It is the first thing a
 // program does.
@@ -52,10 +63,19 @@ func run() error {
 	// worth a collection in the middle of it.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(48 << 20)
-	cfg, err := readConfig()
+	link, cfg, err := connect()
 	if err != nil {
 		return err
 	}
+	err = serveSandbox(link, cfg)
+	if err != nil {
+		link.fail(err)
+	}
+	return err
+}
+
+// serveSandbox turns the process into the sandbox cfg describes and serves.
+func serveSandbox(link link, cfg *launch.Config) error {
 	go agent.Warm()
 	sb, err := launch.Setup(cfg)
 	if err != nil {
@@ -65,7 +85,6 @@ func run() error {
 	if cfg.ReadyFD > 0 {
 		go awaitReady(cfg.ReadyFD)
 	}
-	conn := os.NewFile(launch.ConnFD, "connection")
 	srv, fs, err := newServer(cfg, sb)
 	if err != nil {
 		return err
@@ -78,11 +97,11 @@ func run() error {
 			return err
 		}
 	}
-	if err := sayHello(cfg, sb); err != nil {
-		return err
+	if err := link.hello(measure(sb)); err != nil {
+		return fmt.Errorf("hello: %w", err)
 	}
 	debug.SetGCPercent(50) // from here on it should stay small
-	err = serve(cfg, srv, conn)
+	err = link.serve(srv)
 	// What still runs is killed here where no pid namespace does it.
 	if cfg.Mode == launch.ModeRestricted || cfg.Mode == launch.ModePlain {
 		endAll(srv)
@@ -128,68 +147,11 @@ func awaitReady(fd int) {
 	}
 }
 
-// sayHello tells the launcher, over the pipe that only it reads and before any
-// user code exists, what was measured. A call would do the same and cost more.
-func sayHello(cfg *launch.Config, sb *launch.Sandbox) error {
-	h := measure(sb)
-	line, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stderr.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("hello: %w", err)
-	}
-	if cfg.Listen {
-		// The launcher will leave; what is said later goes nowhere.
-		return unix.Dup3(0, 2, 0)
-	}
-	return nil
-}
-
 // ignoreSignals keeps the agent alive whatever it is sent that can be caught:
 // it ends with its connection, its deadline or SIGKILL.
 func ignoreSignals() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1,
 		syscall.SIGUSR2, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGXFSZ, syscall.SIGXCPU, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
-}
-
-func readConfig() (*launch.Config, error) {
-	f, err := launch.ReadConfig()
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // read side
-	var cfg launch.Config
-	if err := json.NewDecoder(f).Decode(&cfg); err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	if cfg.Protocol != launch.Protocol {
-		return nil, fmt.Errorf("this agent is of another build than its launcher (protocol %d, not %d): build both again", launch.Protocol, cfg.Protocol)
-	}
-	for _, fd := range append(append([]int{launch.ConnFD, cfg.GroupFD, cfg.ReadyFD}, cfg.JoinFDs...), cfg.HoldFDs...) {
-		if fd > 0 {
-			unix.CloseOnExec(fd)
-		}
-	}
-	return &cfg, nil
-}
-
-// serve answers until the owner's connection, or the sandbox's time, ends.
-func serve(cfg *launch.Config, srv *agent.Server, conn *os.File) error {
-	if cfg.Listen {
-		l, err := net.FileListener(conn)
-		if err != nil {
-			return fmt.Errorf("listener: %w", err)
-		}
-		conn.Close() //nolint:errcheck // duplicated
-		return srv.Serve(l)
-	}
-	c, err := net.FileConn(conn)
-	if err != nil {
-		return fmt.Errorf("connection: %w", err)
-	}
-	conn.Close()                                  //nolint:errcheck // duplicated
-	return srv.ServeConn(context.Background(), c) //nolint:forbidigo // the program's own
 }
 
 func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Service, error) {
@@ -199,7 +161,7 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 		Scratch: cfg.Root.Home, Totals: agent.Totals{CPUs: cfg.LimitCPUs, Memory: cfg.LimitMemory},
 		OnDeadline: func() { atDeadline(cfg, srv) },
 	}
-	own := cfg.Mode != launch.ModeMapped
+	own := !cfg.SeparateIDs()
 	if own {
 		opts.OnlyUser = &agent.Account{Name: "user", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: cfg.Root.Home}
 	}
@@ -269,21 +231,29 @@ func signed(srv *agent.Server, next http.Handler) http.Handler {
 // measure is what the agent finds of its own confinement.
 func measure(sb *launch.Sandbox) launch.Hello {
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-	return launch.Hello{PID: os.Getpid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1}
+	return launch.Hello{
+		PID: os.Getpid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1,
+		Kernel: kernelName(), Sentry: launch.InsideSentry(),
+	}
 }
 
 // hello is the same for callers that come later, and more.
 func hello(cfg *launch.Config, sb *launch.Sandbox) *gloveboxv1.HelloResponse {
 	m := measure(sb)
-	var u unix.Utsname
-	unix.Uname(&u) //nolint:errcheck // cannot fail on a valid buffer
 	h := &gloveboxv1.HelloResponse{
 		AgentPid: int32(m.PID), AgentUid: uint32(os.Geteuid()), LandlockAbi: int32(m.LandlockABI), Seccomp: m.Seccomp,
 		NoNewPrivs: m.NoNewPrivs, OwnPidNamespace: m.PID == 1, CommandCgroups: cfg.GroupFD != 0,
-		Kernel: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]),
+		Kernel: m.Kernel,
 	}
-	if cfg.Mode != launch.ModeMapped {
+	if !cfg.SeparateIDs() {
 		h.OnlyUids = []uint32{uint32(os.Geteuid())}
 	}
 	return h
+}
+
+// kernelName is what the kernel calls itself.
+func kernelName() string {
+	var u unix.Utsname
+	unix.Uname(&u) //nolint:errcheck // cannot fail on a valid buffer
+	return unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:])
 }

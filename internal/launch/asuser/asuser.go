@@ -77,13 +77,17 @@ type identity struct {
 	groups    []uint32
 	effective uint64 // capabilities
 	dumpable  int
+	// plain says that the kernel has no ids for file access alone, as gVisor's:
+	// the effective ones are switched then. Real and saved ones stay, which are
+	// what decides who may signal or trace.
+	plain bool
 }
 
 // current reads the calling thread's identity. All threads that are not in Do
 // have the same.
 func current() (identity, error) {
-	var id identity
-	id.uid, id.gid = setfsuid(noID), setfsgid(noID)
+	id := identity{plain: !hasFileIDs()}
+	id.uid, id.gid = id.fileUID(), id.fileGID()
 	groups, err := unix.Getgroups()
 	if err != nil {
 		return id, fmt.Errorf("switch user: read groups: %w", err)
@@ -122,7 +126,7 @@ func (id identity) switched(cred Cred, fn func() error) (err error) {
 		}
 		runtime.UnlockOSThread()
 	}()
-	if err := apply(cred.UID, cred.GID, cred.Groups, id.effective&^fileCaps); err != nil {
+	if err := id.apply(cred.UID, cred.GID, cred.Groups, id.effective&^fileCaps); err != nil {
 		return fmt.Errorf("switch user: %w", err)
 	}
 	if err := id.keepDumpable(); err != nil {
@@ -132,7 +136,7 @@ func (id identity) switched(cred Cred, fn func() error) (err error) {
 }
 
 func (id identity) restore() error {
-	if err := apply(id.uid, id.gid, id.groups, id.effective); err != nil {
+	if err := id.apply(id.uid, id.gid, id.groups, id.effective); err != nil {
 		return err
 	}
 	return id.keepDumpable()

@@ -19,16 +19,29 @@ const fileCaps uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.C
 
 // apply gives the calling thread these ids, groups and effective capabilities
 // and checks that it has them: setfsuid and setfsgid report no errors.
-func apply(uid, gid uint32, groups []uint32, effective uint64) error {
+func (id identity) apply(uid, gid uint32, groups []uint32, effective uint64) error {
+	if id.plain {
+		// A user that is left may not set groups, which the program may.
+		if err := id.setUID(id.self()); err != nil {
+			return err
+		}
+		if err := capset(effective | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID); err != nil {
+			return err
+		}
+	}
 	if err := setgroups(groups); err != nil {
 		return fmt.Errorf("set groups: %w", err)
 	}
-	setfsgid(gid)
-	if got := setfsgid(noID); got != gid {
+	if err := id.setGID(gid); err != nil {
+		return err
+	}
+	if got := id.fileGID(); got != gid {
 		return fmt.Errorf("set file-system gid %d: it is %d", gid, got)
 	}
-	setfsuid(uid)
-	if got := setfsuid(noID); got != uid {
+	if err := id.setUID(uid); err != nil {
+		return err
+	}
+	if got := id.fileUID(); got != uid {
 		return fmt.Errorf("set file-system uid %d: it is %d", uid, got)
 	}
 	// The kernel itself drops and raises file capabilities when the uid
@@ -51,6 +64,56 @@ func apply(uid, gid uint32, groups []uint32, effective uint64) error {
 
 // The raw calls act on the calling thread alone; those of package syscall
 // change every thread of the program.
+
+// hasFileIDs tells whether the kernel has ids for file access alone.
+func hasFileIDs() bool {
+	_, _, e := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(noID), 0, 0)
+	return e != unix.ENOSYS
+}
+
+func (id identity) fileUID() uint32 {
+	if id.plain {
+		euid, _, _ := unix.RawSyscall(unix.SYS_GETEUID, 0, 0, 0)
+		return uint32(euid)
+	}
+	return setfsuid(noID)
+}
+
+func (id identity) fileGID() uint32 {
+	if id.plain {
+		egid, _, _ := unix.RawSyscall(unix.SYS_GETEGID, 0, 0, 0)
+		return uint32(egid)
+	}
+	return setfsgid(noID)
+}
+
+// self is the program's own uid, which no switch changes.
+func (id identity) self() uint32 {
+	uid, _, _ := unix.RawSyscall(unix.SYS_GETUID, 0, 0, 0)
+	return uint32(uid)
+}
+
+func (id identity) setUID(uid uint32) error {
+	if !id.plain {
+		setfsuid(uid)
+		return nil
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(noID), uintptr(uid), uintptr(noID)); e != 0 {
+		return fmt.Errorf("set effective uid %d: %w", uid, e)
+	}
+	return nil
+}
+
+func (id identity) setGID(gid uint32) error {
+	if !id.plain {
+		setfsgid(gid)
+		return nil
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(noID), uintptr(gid), uintptr(noID)); e != 0 {
+		return fmt.Errorf("set effective gid %d: %w", gid, e)
+	}
+	return nil
+}
 
 func setfsuid(uid uint32) uint32 {
 	old, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)

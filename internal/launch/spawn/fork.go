@@ -89,6 +89,7 @@ type plan struct {
 	// space of its own, which nobody waits for; 0 for none.
 	report   int
 	separate bool
+	noPidfd  bool
 }
 
 // fork runs the child of p and returns its pid and pidfd. The calling thread
@@ -110,7 +111,9 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		flags uintptr
 	)
 	pidfd = -1
-	flags = unix.CLONE_PIDFD
+	if !p.noPidfd {
+		flags = unix.CLONE_PIDFD
+	}
 	if p.report == 0 {
 		flags |= unix.CLONE_VFORK | unix.CLONE_VM
 	}
@@ -185,8 +188,13 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 		if _, _, e = syscall.RawSyscall(unix.SYS_SETRESGID, p.gid, p.gid, p.gid); e != 0 {
 			goto fail
 		}
-		// It returns the old id and never an error; setresuid checks.
-		syscall.RawSyscall(unix.SYS_SETFSUID, p.uid, 0, 0)
+		// It returns the old id; setresuid checks. gVisor has no such id: the
+		// effective one does as well, since who may signal goes by the others.
+		if _, _, e = syscall.RawSyscall(unix.SYS_SETFSUID, p.uid, 0, 0); e == unix.ENOSYS {
+			if _, _, e = syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), p.uid, ^uintptr(0)); e != 0 {
+				goto fail
+			}
+		}
 	}
 	if p.dir != nil {
 		p.failed = stageDir
@@ -300,5 +308,7 @@ func discard(pid, pidfd int) {
 			break
 		}
 	}
-	unix.Close(pidfd) //nolint:errcheck // nothing to do about it
+	if pidfd >= 0 {
+		unix.Close(pidfd) //nolint:errcheck // nothing to do about it
+	}
 }

@@ -18,6 +18,7 @@ type Process struct {
 	PID    int
 	mu     sync.Mutex // guards pidfd against use after close
 	pidfd  int
+	reaper *Reaper // where there are no pidfds
 	done   chan struct{}
 	status Status
 }
@@ -30,6 +31,9 @@ func (p *Process) Status() Status { return p.status }
 
 // Signal sends sig to the process alone; unix.ESRCH when it has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
+	if p.reaper != nil {
+		return p.reaper.signal(p, sig)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pidfd < 0 {
@@ -40,7 +44,9 @@ func (p *Process) Signal(sig syscall.Signal) error {
 
 func (p *Process) finish(s Status) {
 	p.mu.Lock()
-	unix.Close(p.pidfd) //nolint:errcheck // nothing to do about it
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd) //nolint:errcheck // nothing to do about it
+	}
 	p.pidfd = -1
 	p.mu.Unlock()
 	p.status = s
@@ -82,10 +88,17 @@ type Options struct {
 	// nobody waits for it on a thread: for agents whose user code may signal
 	// such a child and would hold up the agent with it.
 	Separate bool
+	// NoPidfd is for kernels without pidfds, such as gVisor's: signals then go
+	// by number, to children that are known not to be reaped yet. It needs
+	// Orphans.
+	NoPidfd bool
 }
 
 // New makes a Reaper. Its error is Enter's.
 func New(o Options) (*Reaper, error) {
+	if o.NoPidfd && !o.Orphans {
+		return nil, errors.New("spawn: without pidfds somebody else could reap a process that is about to be signalled")
+	}
 	r := &Reaper{opts: o, work: make(chan request), stop: make(chan struct{}), procs: map[int]*Process{}}
 	started := make(chan error)
 	r.wg.Go(func() { r.forker(started) })
@@ -159,18 +172,32 @@ func (r *Reaper) Start(a Attr) (*Process, error) {
 func (r *Reaper) fork(p *plan) reply {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p.separate = r.opts.Separate
+	p.separate, p.noPidfd = r.opts.Separate, r.opts.NoPidfd
 	c, err := run(p)
 	if err != nil {
 		return reply{err: err}
 	}
 	proc := &Process{PID: c.pid, pidfd: c.pidfd, done: make(chan struct{})}
+	if r.opts.NoPidfd {
+		proc.reaper = r
+	}
 	if r.opts.Orphans {
 		r.procs[c.pid] = proc
 	} else {
 		go proc.wait()
 	}
 	return reply{proc: proc, answer: c.answer}
+}
+
+// signal sends sig by number: while the process is listed it is not reaped, so
+// its number is nobody else's.
+func (r *Reaper) signal(p *Process, sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.procs[p.PID] != p {
+		return unix.ESRCH
+	}
+	return unix.Kill(p.PID, sig)
 }
 
 // wait collects one process, where others may have children of their own.
