@@ -77,6 +77,11 @@ func rules() []rule {
 			why: "the only one to know the database",
 		},
 		{
+			part: "internal/engine", own: []string{"backend"},
+			libraries: []string{"github.com/containerd/errdefs", "github.com/docker/docker", "golang.org/x/sys"},
+			why:       "the only one to know the Docker SDK",
+		},
+		{
 			part: "internal/registry", own: []string{"backend", "internal/strict"},
 			why: "factories of any driver",
 		},

@@ -16,9 +16,7 @@ import (
 // unneeded lists calls that the filter lets through, and a profile does not
 // name: they need a capability, or exist in no kernel any more, or are the
 // kernel's own. So a profile is nowhere looser than those of container engines.
-//
-//nolint:gochecknoglobals // a constant table
-var unneeded = []string{
+var unneeded = []string{ //nolint:gochecknoglobals // a constant table
 	"get_mempolicy", "set_mempolicy", "set_mempolicy_home_node", "mbind",
 	"getpmsg", "putpmsg", "afs_syscall", "tuxcall", "security", "vserver", "epoll_ctl_old", "epoll_wait_old",
 	"arch_specific_syscall", "uretprobe", "uprobe",

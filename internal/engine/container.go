@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/glovebox-dev/glovebox/backend"
+)
+
+// Container is what Create makes. Whatever it does not say is the strictest
+// that an engine has: no capabilities but CapAdd, no new privileges, private
+// namespaces, no log, no init, no health check, no restart, nothing pulled, and
+// the engine's own masked and read-only paths.
+type Container struct {
+	Name  string
+	Image string // a name or an ID; must be there
+
+	// Args is the command with its arguments; the image's own is not used.
+	Args []string
+	// Env is "NAME=value". The image's variables are there too, unless named.
+	Env    []string
+	Labels map[string]string
+	User   string // "" is 0:0
+	Dir    string // "" is /
+	// Hostname inside; "" is the engine's choice.
+	Hostname string
+
+	CapAdd []string
+	// WritableRoot leaves the root file system writable, in the engine's own
+	// storage and without a limit.
+	WritableRoot bool
+	// Seccomp is a profile as JSON; "" is the engine's default.
+	Seccomp string
+	Runtime string // "" is the engine's default
+	Network string // "" is none
+	Sysctls map[string]string
+
+	Memory  int64 // bytes, swap included: there is none beyond it; required
+	CPUs    float64
+	PIDs    int64 // required
+	Ulimits []Ulimit
+	// OOMScoreAdj of the container's first process.
+	OOMScoreAdj int
+
+	// Tmpfs maps paths to mount options such as "size=1m,nr_inodes=100,uid=5".
+	Tmpfs map[string]string
+	Binds []Bind
+	// SharedMemory is the size of /dev/shm; 0 is none, for those who mount
+	// their own.
+	SharedMemory int64
+
+	// Stdio opens the container's standard input and lets Attach reach its
+	// streams; otherwise they are closed.
+	Stdio bool
+	// StdinOnce closes the container's input when the one who attached leaves.
+	StdinOnce bool
+
+	StopSignal  string
+	StopTimeout time.Duration
+}
+
+// Ulimit is a resource limit of every process in a container.
+type Ulimit struct {
+	Name       string // as setrlimit(2) has it, in small letters and without RLIMIT_
+	Soft, Hard int64
+}
+
+// Bind shows a host path inside. It must exist.
+type Bind struct {
+	Source, Target string
+	Writable       bool
+}
+
+// Created is what Create made.
+type Created struct {
+	ID       string
+	ImageID  string
+	Warnings []string // the daemon's, about limits it cannot keep
+}
+
+// Create makes a container and does not start it. An image that is not there is
+// not_found, a name in use conflict. An image that declares volumes which c
+// does not cover with mounts is refused: they would be writable without a
+// limit. When the daemon's answer is lost the kind is lost, and whoever removes
+// c.Name undoes what may have been done.
+func (e *Engine) Create(ctx context.Context, c Container) (Created, error) {
+	if err := c.check(); err != nil {
+		return Created{}, err
+	}
+	image, err := e.Image(ctx, c.Image)
+	if err != nil {
+		return Created{}, err
+	}
+	for _, v := range image.Volumes {
+		if !c.covers(v) {
+			return Created{}, &backend.Error{
+				Op: "create", Kind: backend.ErrInvalid, Field: "image", Err: fmt.Errorf("the image declares the volume %q", oneLine(v)),
+				Fix: "build it without, or mount something there",
+			}
+		}
+	}
+	// The ID and not the name: what was looked at is what runs.
+	c.Image = image.ID
+	config, host := c.config()
+	var made container.CreateResponse
+	err = e.do(ctx, call{
+		op: "create", within: e.limits.long, changes: true, field: "image", fix: "it was removed just now; make it again",
+	}, func(ctx context.Context) (err error) {
+		made, err = e.api.ContainerCreate(ctx, config, host, nil, nil, c.Name)
+		return err
+	})
+	if err != nil {
+		return Created{}, err
+	}
+	out := Created{ID: made.ID, ImageID: image.ID}
+	for _, w := range made.Warnings {
+		out.Warnings = append(out.Warnings, oneLine(w))
+	}
+	if !idForm.MatchString(made.ID) {
+		return Created{}, &backend.Error{Op: "create", Kind: backend.ErrLost, Err: fmt.Errorf("the daemon made a container with the ID %q", oneLine(made.ID))}
+	}
+	return out, nil
+}
+
+func (c Container) check() error {
+	if err := checkName("create", "name", c.Name); err != nil {
+		return err
+	}
+	if err := checkImage("create", c.Image); err != nil {
+		return err
+	}
+	switch {
+	case len(c.Args) == 0:
+		return invalid("create", "args", fmt.Errorf("a command is needed"))
+	case len(c.Labels) == 0:
+		return invalid("create", "labels", errNoLabels)
+	case c.Memory <= 0 || c.PIDs <= 0 || c.CPUs < 0 || c.CPUs > math.MaxInt32:
+		return invalid("create", "limits", fmt.Errorf("limits of memory and processes are needed, and none may be negative"))
+	}
+	for target := range c.Tmpfs {
+		if !path.IsAbs(target) || path.Clean(target) != target {
+			return invalid("create", "tmpfs", fmt.Errorf("%q is no clean absolute path", target))
+		}
+	}
+	for _, b := range c.Binds {
+		if !path.IsAbs(b.Source) || !path.IsAbs(b.Target) || path.Clean(b.Target) != b.Target {
+			return invalid("create", "mounts", fmt.Errorf("%q on %q: clean absolute paths are needed", b.Source, b.Target))
+		}
+	}
+	return checkLabels("create", c.Labels)
+}
+
+// covers tells whether something is mounted on an image's volume, or will be.
+// The engine looks at exact paths of mounts, so only these count.
+func (c Container) covers(volume string) bool {
+	return slices.ContainsFunc(c.Binds, func(b Bind) bool { return b.Target == path.Clean(volume) })
+}
+
+func (c Container) config() (*container.Config, *container.HostConfig) {
+	no, pids := false, c.PIDs
+	config := &container.Config{
+		Image: c.Image, Entrypoint: c.Args[:1], Cmd: c.Args[1:], Env: c.Env, Labels: c.Labels,
+		User: orDefault(c.User, "0:0"), WorkingDir: orDefault(c.Dir, "/"), Hostname: c.Hostname,
+		AttachStdin: c.Stdio, AttachStdout: c.Stdio, AttachStderr: c.Stdio, OpenStdin: c.Stdio, StdinOnce: c.Stdio && c.StdinOnce,
+		// Security: an image's health check would run in the container.
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		StopSignal:  c.StopSignal,
+	}
+	if c.StopTimeout > 0 {
+		seconds := int(math.Ceil(c.StopTimeout.Seconds()))
+		config.StopTimeout = &seconds
+	}
+	host := &container.HostConfig{
+		LogConfig:   container.LogConfig{Type: "none"},
+		NetworkMode: container.NetworkMode(orDefault(c.Network, "none")),
+		// MaskedPaths and ReadonlyPaths stay nil: empty lists would unmask.
+		CapDrop: []string{"ALL"}, CapAdd: c.CapAdd, CgroupnsMode: container.CgroupnsModePrivate,
+		IpcMode: container.IPCModePrivate, ShmSize: c.SharedMemory, OomScoreAdj: c.OOMScoreAdj,
+		ReadonlyRootfs: !c.WritableRoot, SecurityOpt: []string{"no-new-privileges"},
+		Runtime: c.Runtime, Sysctls: c.Sysctls, Tmpfs: c.Tmpfs, Init: &no,
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		Resources: container.Resources{
+			Memory: c.Memory, MemorySwap: c.Memory, NanoCPUs: int64(c.CPUs * 1e9), PidsLimit: &pids,
+		},
+	}
+	if c.SharedMemory == 0 {
+		host.IpcMode = container.IPCModeNone
+	}
+	if c.Seccomp != "" {
+		host.SecurityOpt = append(host.SecurityOpt, "seccomp="+c.Seccomp)
+	}
+	for _, u := range c.Ulimits {
+		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard})
+	}
+	for _, b := range c.Binds {
+		host.Mounts = append(host.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: b.Source, Target: b.Target, ReadOnly: !b.Writable,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
+		})
+	}
+	return config, host
+}
+
+func orDefault(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
