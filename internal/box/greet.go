@@ -14,9 +14,9 @@ import (
 )
 
 // Greet tells an agent in contained mode, over its fresh connection, what it is
-// to be, and reads what it measured. The connection that it returns is used from
-// then on in place of c. It ends with ctx, or after HandshakeTimeout.
-func Greet(ctx context.Context, c net.Conn, cfg *launch.Config) (net.Conn, launch.Hello, error) {
+// to be, and reads what it measured and not a byte more. It ends with ctx, or
+// after HandshakeTimeout.
+func Greet(ctx context.Context, c net.Conn, cfg *launch.Config) (launch.Hello, error) {
 	var hello launch.Hello
 	ctx, cancel := context.WithTimeout(ctx, HandshakeTimeout)
 	defer cancel()
@@ -24,25 +24,25 @@ func Greet(ctx context.Context, c net.Conn, cfg *launch.Config) (net.Conn, launc
 	defer stop()
 	line, err := json.Marshal(cfg)
 	if err != nil {
-		return nil, hello, err
+		return hello, err
 	}
 	if _, err := c.Write(append(line, '\n')); err != nil {
-		return nil, hello, greetError(ctx, err)
+		return hello, greetError(ctx, err)
 	}
-	answer, rest, err := launch.ReadLine(c)
+	answer, err := launch.ReadExactly(c)
 	if err != nil {
-		return nil, hello, greetError(ctx, err)
+		return hello, greetError(ctx, err)
 	}
 	if err := json.Unmarshal(answer, &hello); err != nil {
-		return nil, hello, fmt.Errorf("the agent's hello: %s", Sanitize(string(answer)))
+		return hello, fmt.Errorf("the agent's hello: %s", Sanitize(string(answer)))
 	}
 	if hello.Error != "" {
-		return nil, hello, fmt.Errorf("the agent ended: %s", Sanitize(hello.Error))
+		return hello, fmt.Errorf("the agent ended: %s", Sanitize(hello.Error))
 	}
 	if !stop() {
-		return nil, hello, ctx.Err()
+		return hello, ctx.Err()
 	}
-	return &resumed{Conn: c, rest: rest}, hello, CheckHello(cfg, hello)
+	return hello, CheckHello(cfg, hello)
 }
 
 func greetError(ctx context.Context, err error) error {
@@ -70,19 +70,4 @@ func CheckHello(cfg *launch.Config, h launch.Hello) error {
 func Commit(c net.Conn) error {
 	_, err := c.Write([]byte("\n"))
 	return errors.Join(err, c.Close())
-}
-
-// resumed is a connection of which some bytes were read already.
-type resumed struct {
-	net.Conn
-	rest []byte
-}
-
-func (r *resumed) Read(p []byte) (int, error) {
-	if len(r.rest) > 0 {
-		n := copy(p, r.rest)
-		r.rest = r.rest[n:]
-		return n, nil
-	}
-	return r.Conn.Read(p)
 }

@@ -27,3 +27,24 @@ func ReadLine(r io.Reader) (line, rest []byte, err error) {
 	}
 	return nil, nil, errors.New("the line is too long")
 }
+
+// ReadExactly reads a line of at most MaxLine bytes and not a byte more, for
+// connections on which something else follows at once.
+func ReadExactly(r io.Reader) ([]byte, error) {
+	var line []byte
+	var b [1]byte
+	for len(line) < MaxLine {
+		n, err := r.Read(b[:])
+		switch {
+		case n == 1 && b[0] == '\n':
+			return line, nil
+		case n == 1:
+			line = append(line, b[0])
+		case errors.Is(err, io.EOF) && len(line) > 0:
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		}
+	}
+	return nil, errors.New("the line is too long")
+}
