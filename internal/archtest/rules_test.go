@@ -53,7 +53,7 @@ func rules() []rule {
 		},
 		{
 			part: "internal/agent", own: []string{"internal/envd/wire", "internal/launch"},
-			libraries: append([]string{"github.com/fsnotify/fsnotify", "golang.org/x/sys"}, wire...),
+			libraries: append([]string{"github.com/fsnotify/fsnotify", "golang.org/x/net/dns", "golang.org/x/sys"}, wire...),
 			why:       "it is a small static program in every sandbox",
 		},
 		{
@@ -67,6 +67,10 @@ func rules() []rule {
 		{
 			part: "internal/envd", own: []string{"backend", "internal/envd/wire"}, libraries: wire,
 			why: "the one client of the wire",
+		},
+		{
+			part: "internal/egress", own: []string{"backend", "internal/envd/wire"}, libraries: []string{"golang.org/x/net/proxy"},
+			why: "the host's side of a sandbox's network needs the agent's wire, not the agent",
 		},
 		{
 			part: "internal/statedir", own: []string{"backend"},
