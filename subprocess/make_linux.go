@@ -111,19 +111,13 @@ func (m *maker) config(s *start) (launch.Config, error) {
 	l := m.Spec.Limits
 	mode := m.d.host.mode
 	cfg := launch.Config{
-		Protocol: launch.Protocol, Mode: mode, Sandbox: m.ID, Hostname: "sandbox", Listen: m.Spec.Keep, DeadlineNS: int64(m.Spec.Lifetime),
+		Protocol: launch.Protocol, Mode: mode, Sandbox: m.ID, Hostname: box.Hostname, Listen: m.Spec.Keep, DeadlineNS: int64(m.Spec.Lifetime),
 		Root:      launch.Root{Home: backend.DefaultHome},
 		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:       m.Spec.Env,
 		Token:     m.Token,
 		NoSeccomp: !m.d.host.seccomp, NoLandlock: m.d.host.landlock == 0,
-		Rlimits: []launch.Rlimit{
-			{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
-			{Resource: unix.RLIMIT_CORE, Value: 0},
-			{Resource: unix.RLIMIT_FSIZE, Value: box.FileSize(m.Asked, m.Spec)},
-			{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
-			{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
-		},
+		Rlimits: box.Rlimits(m.Asked, m.Spec),
 	}
 	if mode != launch.ModePlain {
 		cfg.LimitMemory, cfg.LimitCPUs = l.Memory, l.CPUs

@@ -243,9 +243,9 @@ func Sanitize(s string) string {
 	return s[:min(len(s), 600)]
 }
 
-// FileSize is RLIMIT_FSIZE of a sandbox's commands. By default it lies above
+// fileSize is RLIMIT_FSIZE of a sandbox's commands. By default it lies above
 // the disk, so that a file which fills it meets ENOSPC and not a signal.
-func FileSize(asked, spec backend.Spec) uint64 {
+func fileSize(asked, spec backend.Spec) uint64 {
 	if asked.Limits.FileSize == 0 {
 		return uint64(spec.Limits.Disk) + 1<<20
 	}

@@ -1,0 +1,40 @@
+//go:build linux
+
+package box
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/launch"
+)
+
+// Hostname is every sandbox's name for itself.
+const Hostname = "sandbox"
+
+// Rlimits are the resource limits of a sandbox's commands, but for the number
+// of processes, which is the driver's.
+func Rlimits(asked, spec backend.Spec) []launch.Rlimit {
+	return []launch.Rlimit{
+		{Resource: unix.RLIMIT_NOFILE, Value: uint64(spec.Limits.OpenFiles)},
+		{Resource: unix.RLIMIT_CORE, Value: 0},
+		{Resource: unix.RLIMIT_FSIZE, Value: fileSize(asked, spec)},
+		{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
+		{Resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
+	}
+}
+
+// Contained is what an agent that a container runtime starts is told. The
+// driver adds what its runtime leaves to the agent: Listen for an agent that
+// serves on a socket, Scratch.Mount, a limit of processes.
+func (b *Birth) Contained(userUID, agentUID int) *launch.Config {
+	l := b.Spec.Limits
+	return &launch.Config{
+		Protocol: launch.Protocol, Mode: launch.ModeContained, Sandbox: b.ID, Hostname: Hostname,
+		DeadlineNS: int64(b.Spec.Lifetime), UserUID: userUID, AgentUID: agentUID,
+		Root:    launch.Root{Home: backend.DefaultHome},
+		Scratch: launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
+		Env:     b.Spec.Env, Token: b.Token, Rlimits: Rlimits(b.Asked, b.Spec),
+		LimitMemory: l.Memory, LimitCPUs: l.CPUs,
+	}
+}
