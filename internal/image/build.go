@@ -125,7 +125,7 @@ func (s *Store) build(ctx context.Context, d Definition, definition string, opts
 		return Image{}, err
 	}
 	if ctx.Err() != nil {
-		return Image{}, context.Cause(ctx)
+		return Image{}, ctx.Err()
 	}
 	opts.report(Progress{Image: d.Name, Phase: "writing to disk"})
 	return st.commit(img)
@@ -154,7 +154,7 @@ func (st *stage) take(ctx context.Context, r io.Reader, img *Image) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return ctx.Err()
 	case isNoSpace(err):
 		return diskError("unpack the image", err)
 	case errors.Is(err, io.ErrUnexpectedEOF), err == nil && got.files == 0:

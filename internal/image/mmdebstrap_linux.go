@@ -71,7 +71,7 @@ func (b *debstrap) run(ctx context.Context, d Definition, consume func(io.Reader
 	err = b.start(ctx, args, consume, out)
 	if err == nil || ctx.Err() != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+			err = ctx.Err()
 		}
 		return err
 	}

@@ -48,7 +48,7 @@ func (s *Store) lock(ctx context.Context, name string, waiting func()) (*os.File
 		}
 		select {
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			err = ctx.Err()
 		case <-time.After(poll):
 		}
 		if err != nil {

@@ -55,7 +55,7 @@ func unpack(ctx context.Context, r io.Reader, dir string) (contents, error) {
 	tr := tar.NewReader(r)
 	for {
 		if ctx.Err() != nil {
-			return u.got, context.Cause(ctx)
+			return u.got, ctx.Err()
 		}
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -72,7 +72,10 @@ func unpack(ctx context.Context, r io.Reader, dir string) (contents, error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return u.got, fmt.Errorf("read the archive: %w", err)
 	}
-	return u.got, u.finish()
+	if err := u.finish(); err != nil {
+		return u.got, err
+	}
+	return u.got, complete(root)
 }
 
 func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
