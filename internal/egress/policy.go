@@ -26,6 +26,8 @@ type query struct {
 	path   string // decoded
 	// ambiguous is a path that the server may read as another.
 	ambiguous bool
+	// any stands for the request that suits the rules best.
+	any bool
 }
 
 // verdict is a decision and what it rests on.
@@ -111,13 +113,16 @@ func (r *rule) names(name string) bool {
 func (r *rule) port(p uint16) bool { return len(r.ports) == 0 || slices.Contains(r.ports, p) }
 
 // request tells whether the rule holds for q; nil is what is no HTTP. unsure is
-// the answer for what cannot be told.
+// the answer for what cannot be told: false for rules that allow, true for those
+// that deny.
 func (r *rule) request(q *query, unsure bool) bool {
 	switch {
 	case !r.httpOnly():
 		return true
 	case q == nil:
 		return unsure
+	case q.any:
+		return !unsure
 	case len(r.methods) > 0 && !slices.Contains(r.methods, q.method):
 		return false
 	case r.path == "":
@@ -209,14 +214,7 @@ func (p *policy) special(t target, addr netip.Addr, q *query) verdict {
 }
 
 // http tells whether some request might be allowed at t.
-func (p *policy) http(t target) bool {
-	if p.mode == backend.NetworkFull {
-		return true
-	}
-	return slices.ContainsFunc(p.allow, func(r rule) bool {
-		return (r.names(t.name) || r.all() || t.name == "" && r.prefix.Contains(t.addr)) && r.port(t.port)
-	})
-}
+func (p *policy) http(t target) bool { return p.decide(t, &query{any: true}).ok }
 
 // injects tells whether some request to t gets a header.
 func (p *policy) injects(t target) bool {

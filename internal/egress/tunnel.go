@@ -115,6 +115,8 @@ type tunneling struct {
 	up   *pinned // nil while it is not known whether it is needed
 	upbr *peeked
 	told chan struct{} // closed when the client has said something, or left
+	// heard is closed when the server has; nil where nobody waits for that.
+	heard chan struct{}
 }
 
 // first waits for what the client says first, or the server: then it is
@@ -148,6 +150,7 @@ func (tn *tunneling) first(ctx context.Context) protocol {
 	}
 	tn.upbr = newPeeked(tn.up)
 	spoke := make(chan struct{})
+	tn.heard = spoke
 	go func() {
 		defer close(spoke)
 		if _, err := tn.upbr.br.Peek(1); err == nil { // the relay finds the error again
@@ -278,7 +281,12 @@ func (tn *tunneling) relay(ctx context.Context, client net.Conn) {
 		<-tn.told // the bytes that were peeked at are complete
 		tn.copy(server, client, &sent, cancel)
 	})
-	wg.Go(func() { tn.copy(client, server, &received, cancel) })
+	wg.Go(func() {
+		if tn.heard != nil {
+			<-tn.heard
+		}
+		tn.copy(client, server, &received, cancel)
+	})
 	wg.Wait()
 	tn.p.ended(d, sent.Load(), received.Load())
 }
