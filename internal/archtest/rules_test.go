@@ -30,6 +30,10 @@ func rules() []rule {
 			why:       "drivers know the contract and the helpers, never each other, policy, config or server; its executable can be the agent",
 		},
 		{
+			part: "gvisor", own: []string{"internal/launch"}, libraries: []string{"golang.org/x/sys"},
+			why: "as for subprocess",
+		},
+		{
 			part: "policy", own: []string{"backend"},
 			why: "layers wrap any backend",
 		},
@@ -107,6 +111,10 @@ func rules() []rule {
 			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/envd", "internal/launch", "internal/state", "internal/tree"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "what the local drivers share",
+		},
+		{
+			part: "internal/oci", libraries: []string{"github.com/opencontainers/runtime-spec"},
+			why: "the runtime's own types and nothing else",
 		},
 		{part: "internal/tree", why: "a helper without dependencies"},
 		{part: "internal/strict", why: "a helper without dependencies"},
