@@ -44,6 +44,9 @@ type Options struct {
 	// Env is the sandbox's own environment. /init's variables come on top of it
 	// and never remove it.
 	Env map[string]string
+	// MoreEnv is asked for the variables of each command, below Env; nil for
+	// none.
+	MoreEnv func() map[string]string
 	// Reaper starts the commands. Required.
 	Reaper *spawn.Reaper
 	// Confine is what every command is held to; nil for nothing.

@@ -57,9 +57,12 @@ func (s *Server) DefaultDir() string {
 
 // env is a copy of the default environment.
 func (s *Server) env() map[string]string {
+	out := make(map[string]string)
+	if s.opts.MoreEnv != nil {
+		maps.Copy(out, s.opts.MoreEnv())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]string, len(s.opts.Env)+len(s.init.env))
 	maps.Copy(out, s.opts.Env)
 	maps.Copy(out, s.init.env)
 	return out

@@ -82,6 +82,13 @@ type Config struct {
 	LimitMemory int64   `json:"limit_memory,omitempty"`
 	LimitCPUs   float64 `json:"limit_cpus,omitempty"`
 
+	// Egress gives the sandbox its side of network mode allowlist: a proxy and
+	// a name server on its loopback, variables that name them, and a
+	// resolv.conf. It needs a network namespace of the sandbox's own.
+	Egress bool `json:"egress,omitempty"`
+	// bindLow: the agent needs a capability to listen on ports below 1024.
+	bindLow bool
+
 	Env map[string]string `json:"env,omitempty"`
 	// Token is the access token that requests need from the start on; "" lets
 	// everybody in until /init sets one.

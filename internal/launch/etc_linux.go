@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,7 @@ func machineFiles(hostname string) map[string][]byte {
 // with user among them, and those that name the machine.
 func imageFiles(image *fileTree, cfg *Config) map[string][]byte {
 	files := machineFiles(cfg.Hostname)
+	maps.Copy(files, egressFiles(cfg))
 	passwd, perr := image.read("etc/passwd")
 	group, gerr := image.read("etc/group")
 	if perr == nil && gerr == nil {
@@ -74,7 +76,8 @@ func etcTree(cfg *Config, image *fileTree) (*tree, map[string][]byte, error) {
 		if err != nil {
 			return nil, nil, errno(err)
 		}
-		return &t, nil, nil
+		// The prepared one is shared with sandboxes that have no network.
+		return &t, egressFiles(cfg), nil
 	}
 	t, _, err := image.mount("etc")
 	if err != nil || t.fd == 0 {

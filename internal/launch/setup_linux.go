@@ -33,6 +33,9 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("dumpable: %w", err)
 	}
+	if err := prepareEgress(cfg); err != nil {
+		return nil, err
+	}
 	if cfg.Mode == ModeMapped || cfg.Mode == ModeSingle {
 		if err := asRoot(cfg, buildRoot); err != nil {
 			return nil, fmt.Errorf("root: %w", err)
@@ -254,6 +257,9 @@ func dropPrivileges(cfg *Config) error {
 	case ModeSingle:
 	case ModeRestricted, ModePlain:
 		return nil
+	}
+	if cfg.bindLow {
+		keep |= 1 << unix.CAP_NET_BIND_SERVICE
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := [2]unix.CapUserData{{Effective: keep, Permitted: keep}}

@@ -168,10 +168,14 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	if cfg.GroupFD != 0 {
 		opts.Groups = newGroups(cfg.GroupFD)
 	}
-	var err error
+	way, err := newEgress(cfg, &opts)
+	if err != nil {
+		return nil, nil, err
+	}
 	if srv, err = agent.New(opts); err != nil {
 		return nil, nil, err
 	}
+	mountEgress(srv, way)
 	fs := files.New(files.Options{
 		Lookup: func(name string) (files.Account, error) {
 			a, err := srv.Account(name)
