@@ -261,3 +261,19 @@ func tree(t *testing.T, dir string) string {
 	}
 	return out.String()
 }
+
+// mountTmp binds a directory of the host's to /tmp.
+func (b *box) mountTmp(source string) {
+	b.spec.Mounts = append(b.spec.Mounts, oci.Mount{Kind: oci.Bind, Source: source, Target: "/tmp"})
+}
+
+// bindGuest has the guest lie in the root instead of being passed.
+func (b *box) bindGuest(t *testing.T) {
+	t.Helper()
+	b.spec.Mounts = append(b.spec.Mounts, oci.Mount{Kind: oci.Bind, Source: b.exec.Name(), Target: "/guest", ReadOnly: true})
+	b.exec.Close()
+	b.exec = nil
+	if err := os.WriteFile(filepath.Join(b.spec.Root, "guest"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

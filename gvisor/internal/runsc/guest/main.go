@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,16 +21,20 @@ import (
 
 func main() {
 	in := bufio.NewScanner(os.Stdin)
-	count := 0
+	count, stay := 0, false
 	for in.Scan() {
 		verb, arg, _ := strings.Cut(in.Text(), " ")
 		if verb == "count" {
 			count++
 			arg = strconv.Itoa(count)
 		}
+		stay = stay || verb == "stay"
 		if _, err := fmt.Println(answer(verb, arg)); err != nil {
 			os.Exit(1)
 		}
+	}
+	if stay {
+		time.Sleep(time.Hour)
 	}
 }
 
