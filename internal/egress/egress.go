@@ -38,6 +38,9 @@ type Options struct {
 	Resolver Resolver
 	// Dial connects to an address, or to the upstream proxy; nil is the host's.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Secrets resolves references to secrets that Secrets, the function, has
+	// resolved elsewhere; nil looks at this process's environment and files.
+	Secrets func(backend.SecretRef) (string, bool)
 	// Roots verify the servers of opened HTTPS; nil are the system's.
 	Roots *x509.CertPool
 	// OwnAddrs are the host's addresses; nil asks the host.
@@ -106,7 +109,7 @@ func (p *Proxy) compile(n backend.Network, old *authority) (*state, error) {
 	if err := n.Validate(); err != nil {
 		return nil, err
 	}
-	inject, err := injections(n)
+	inject, err := injections(n, p.opts)
 	if err != nil {
 		return nil, err
 	}

@@ -20,28 +20,48 @@ func Check(spec backend.Spec) error {
 	if err := spec.Network.Validate(); err != nil {
 		return err
 	}
+	_, err := Secrets(spec)
+	return err
+}
+
+// Secrets are the secrets that spec names, for a Proxy in a process that could
+// not resolve them (Options.Secrets).
+func Secrets(spec backend.Spec) (map[backend.SecretRef]string, error) {
+	named := map[backend.SecretRef]string{}
+	var o Options
 	for i, s := range spec.Secrets {
-		if _, err := reveal(fmt.Sprintf("secrets[%d]", i), s); err != nil {
-			return err
+		v, err := o.reveal(fmt.Sprintf("secrets[%d]", i), s)
+		if err != nil {
+			return nil, err
 		}
+		named[s] = v
 	}
-	if _, err := injections(spec.Network); err != nil {
-		return err
+	if _, err := injections(spec.Network, o); err != nil {
+		return nil, err
+	}
+	for i, h := range spec.Network.Inject {
+		v, err := o.reveal(fmt.Sprintf("network.inject[%d].secret", i), h.Secret)
+		if err != nil {
+			return nil, err
+		}
+		named[h.Secret] = v
 	}
 	if u := spec.Network.Upstream; u != nil && u.Secret != "" {
-		if _, err := reveal("network.upstream.secret", u.Secret); err != nil {
-			return err
+		v, err := o.reveal("network.upstream.secret", u.Secret)
+		if err != nil {
+			return nil, err
 		}
+		named[u.Secret] = v
 	}
-	return nil
+	return named, nil
 }
 
 // injections resolves the secrets of n's headers.
-func injections(n backend.Network) ([]injection, error) {
+func injections(n backend.Network, o Options) ([]injection, error) {
 	var out []injection
 	for i, h := range n.Inject {
 		field := fmt.Sprintf("network.inject[%d]", i)
-		value, err := reveal(field+".secret", h.Secret)
+		value, err := o.reveal(field+".secret", h.Secret)
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +80,14 @@ func secretError(field string, err error) error {
 }
 
 // reveal resolves a reference. One line end is not part of a file's secret.
-func reveal(field string, ref backend.SecretRef) (string, error) {
+func (o Options) reveal(field string, ref backend.SecretRef) (string, error) {
+	if o.Secrets != nil {
+		v, ok := o.Secrets(ref)
+		if !ok {
+			return "", secretError(field, errors.New("a secret that was not handed over"))
+		}
+		return v, nil
+	}
 	kind, what, _ := strings.Cut(string(ref), ":")
 	var value string
 	switch {

@@ -47,7 +47,7 @@ func newDialer(o Options, up *backend.Proxy) (*dialer, error) {
 		return nil, secretError("network.upstream.url", errors.New("not an URL"))
 	}
 	if up.Secret != "" {
-		s, err := reveal("network.upstream.secret", up.Secret)
+		s, err := o.reveal("network.upstream.secret", up.Secret)
 		if err != nil {
 			return nil, err
 		}
