@@ -22,6 +22,9 @@ const (
 // maxDepth bounds how deep directories are followed.
 const maxDepth = 200
 
+// notFollowed is why a link is left out.
+const notFollowed = "it is a symbolic link; --follow-links copies the file it points to"
+
 // maxNotes bounds how many skipped files are named.
 const maxNotes = 20
 
@@ -48,8 +51,8 @@ input or output. A local name with a colon is written ./a:b.
 What comes out is a stranger's: nothing is written outside of DST nor through a symbolic
 link, only files that are replaced whole and directories are made, without set-id bits,
 and no more than --max-size bytes and --max-files names. Symbolic links, devices, sockets
-and FIFOs are left out with a warning; --follow-links copies what links point to, as the
-sandbox sees it.`,
+and FIFOs are left out with a warning; --follow-links copies the files that links point to, as
+the sandbox sees them, and in the other direction only those inside of SRC.`,
 		Example: "  glovebox cp data/ s1a2:data\n  glovebox cp s1a2:out/report.pdf .\n  glovebox cp s1a2:out - | tar t",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.orDocument(a.cp(cmd.Context(), f, args), f.json, exitFailed)
@@ -57,7 +60,7 @@ sandbox sees it.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&f.user, "user", "u", "", "as `USER` inside")
-	fl.BoolVarP(&f.follow, "follow-links", "L", false, "copy what symbolic links point to")
+	fl.BoolVarP(&f.follow, "follow-links", "L", false, "copy the files that symbolic links point to")
 	fl.Var(limit(&f.size, config.ParseSize, "SIZE"), "max-size", "bytes that may come out of the sandbox")
 	fl.Var(limit(&f.files, config.ParseCount, "NUMBER"), "max-files", "files and directories that may come out")
 	fl.BoolVar(&f.json, "json", false, "print what was copied as JSON")

@@ -90,11 +90,11 @@ func (c *copier) inDir(ctx context.Context, root *os.Root, dir, guest string, de
 		info, err := root.Lstat(name)
 		if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 			if !c.follow {
-				c.skip(name, "it is a symbolic link; --follow-links copies what it points to")
+				c.skip(name, notFollowed)
 				continue
 			}
-			if info, err = root.Stat(name); err != nil {
-				c.skip(name, "it is a symbolic link to nothing, or out of the directory")
+			if info, err = root.Stat(name); err != nil || !info.Mode().IsRegular() {
+				c.skip(name, "it is a symbolic link to nothing that is a file, or out of the directory")
 				continue
 			}
 		}

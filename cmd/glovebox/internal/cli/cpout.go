@@ -96,12 +96,13 @@ func (c *copier) outDir(ctx context.Context, to place, guest string, depth int) 
 		inside := path.Join(guest, name)
 		if attr, ok := info.Sys().(*backend.FileAttr); info.Mode()&fs.ModeSymlink != 0 || ok && attr != nil && attr.Symlink {
 			if !c.follow {
-				c.skip(inside, "it is a symbolic link; --follow-links copies what it points to")
+				c.skip(inside, notFollowed)
 				continue
 			}
 			target, err := c.files.Stat(ctx, inside)
-			if err != nil || target.Mode()&fs.ModeSymlink != 0 {
-				c.skip(inside, "it is a symbolic link to nothing")
+			// A few links to directories above them would be a tree without an end.
+			if err != nil || !target.Mode().IsRegular() {
+				c.skip(inside, "it is a symbolic link to nothing that is a file")
 				continue
 			}
 			info = target
