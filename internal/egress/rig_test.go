@@ -1,3 +1,5 @@
+//go:build linux
+
 package egress_test
 
 import (
@@ -59,6 +61,29 @@ func allowlist(rules ...backend.Rule) backend.Network {
 
 func newRig(t *testing.T, n backend.Network, change ...func(*egress.Options)) *rig {
 	t.Helper()
+	r := newHost(t, n, change...)
+	var err error
+	if r.svc, err = agentegress.New(agentegress.Options{ProxyAddr: "127.0.0.1:0", DNSAddr: "127.0.0.1:0", Dir: t.TempDir(), Bundles: []string{}}); err != nil {
+		t.Fatal(err)
+	}
+	rt := connect(t, r.svc.Handler())
+	go func() { r.ended <- r.Serve(t.Context(), rt) }()
+	t.Cleanup(func() {
+		for range 2 {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := r.svc.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return r
+}
+
+// newHost is the host's side alone.
+func newHost(t *testing.T, n backend.Network, change ...func(*egress.Options)) *rig {
+	t.Helper()
 	r := &rig{names: newResolver(), roots: x509.NewCertPool(), ended: make(chan error, 1)}
 	o := egress.Options{
 		Sandbox: "sbx1", Network: n, Resolver: r.names, Roots: r.roots,
@@ -83,21 +108,6 @@ func newRig(t *testing.T, n backend.Network, change ...func(*egress.Options)) *r
 	if r.Proxy, err = egress.New(o); err != nil {
 		t.Fatal(err)
 	}
-	if r.svc, err = agentegress.New(agentegress.Options{ProxyAddr: "127.0.0.1:0", DNSAddr: "127.0.0.1:0", Dir: t.TempDir(), Bundles: []string{}}); err != nil {
-		t.Fatal(err)
-	}
-	rt := connect(t, r.svc.Handler())
-	go func() { r.ended <- r.Serve(t.Context(), rt) }()
-	t.Cleanup(func() {
-		for range 2 {
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := r.svc.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	return r
 }
 
