@@ -194,8 +194,18 @@ func TestHealth_bothDown(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		}
-		if a.counts() != "1 creates, 0 probes" || b.counts() != "1 creates, 0 probes" {
+		if a.counts() != "1 creates, 1 probes" || b.counts() != "1 creates, 1 probes" {
 			t.Errorf("a has %s, b has %s", a.counts(), b.counts())
+		}
+		// With nobody else left, who is well again is seen at once.
+		b.set("", nil)
+		expect(t, r, "b", "no socket")
+		a.set("", make(chan struct{}))
+		b.set("", make(chan struct{}))
+		pass(time.Minute) // for the loop to find out
+		began := time.Now()
+		if _, err := r.Create(t.Context(), backend.Spec{}); backend.KindOf(err) != backend.ErrUnavailable || time.Since(began) > 5*time.Second {
+			t.Errorf("error %v after %s", err, time.Since(began))
 		}
 	})
 }

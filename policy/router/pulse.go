@@ -76,7 +76,7 @@ func (p *pulse) refresh(ctx context.Context) {
 	p.mu.Lock()
 	fresh := p.known.Available && time.Since(p.at) < probeEvery
 	p.mu.Unlock()
-	if !fresh && p.prober != nil {
+	if !fresh {
 		p.probe(ctx)
 	}
 }
@@ -84,14 +84,18 @@ func (p *pulse) refresh(ctx context.Context) {
 // look is the health that a probe finds now, bounded by probeTimeout and ctx.
 // A candidate that cannot be asked is what is known of it.
 func (p *pulse) look(ctx context.Context) (backend.Health, error) {
-	if p.prober == nil {
+	return p.await(ctx, p.probe(ctx))
+}
+
+// await is what the probe finds; f is nil for a candidate that cannot be asked.
+func (p *pulse) await(ctx context.Context, f *flight) (backend.Health, error) {
+	if f == nil {
 		h := backend.Health{Available: true, Isolation: p.isolation}
 		if err := p.down(); err != nil {
 			h.Available, h.Reason, h.Fix = false, err.Err.Error(), err.Fix
 		}
 		return h, nil
 	}
-	f := p.probe(ctx)
 	select {
 	case <-f.settled:
 	case <-ctx.Done():
@@ -102,8 +106,12 @@ func (p *pulse) look(ctx context.Context) (backend.Health, error) {
 	return p.known, nil
 }
 
-// probe starts a probe, or joins the one under way.
+// probe starts a probe, or joins the one under way. It is nil for a candidate
+// that cannot be asked.
 func (p *pulse) probe(ctx context.Context) *flight {
+	if p.prober == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flight != nil {

@@ -14,19 +14,13 @@
 package router
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 )
-
-// destroyTimeout bounds the end of a sandbox that turned out weaker than asked.
-const destroyTimeout = 30 * time.Second
 
 // Candidate is a backend to choose from.
 type Candidate struct {
@@ -67,115 +61,6 @@ func New(candidates []Candidate, opts Options) (*Router, error) {
 	return &Router{candidates: slices.Clone(candidates), opts: opts, watch: newWatch(candidates)}, nil
 }
 
-// Create implements backend.Executor. It goes on to the next candidate only
-// when one said that nothing was made and that it cannot do it (unavailable,
-// unsupported, capacity), or is known to be down; after any other error what
-// happened is not the next one's to repeat.
-func (r *Router) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, error) {
-	spec = r.raise(spec)
-	eligible, passed := r.eligible(spec)
-	if len(eligible) == 0 {
-		return nil, r.none(spec, passed)
-	}
-	if r.opts.Required {
-		eligible = eligible[:1]
-	}
-	several := len(eligible) > 1
-	if several {
-		r.watch.choice(ctx)
-	}
-	var failures []error
-	for i, c := range eligible {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		sb, err := r.try(ctx, c, spec, several, i == len(eligible)-1)
-		if err == nil {
-			return &sandbox{sb: sb, backend: c.Name, passed: passed}, nil
-		}
-		failures = append(failures, fmt.Errorf("%s: %w", c.Name, err))
-		if !mayFallBack(err) || r.opts.Required || len(r.candidates)+len(r.opts.Absent) == 1 {
-			return nil, err
-		}
-		passed = append(passed, backend.Candidate{Backend: c.Name, Isolation: c.Executor.Capabilities().Isolation, Reason: err.Error()})
-	}
-	return nil, exhausted(failures, passed)
-}
-
-// try makes the sandbox on c and notes what that says of its health. Where
-// there is a choice, one that is known to be down is not tried; where another
-// comes after it, one that turns out to be down is not waited for.
-func (r *Router) try(ctx context.Context, c choice, spec backend.Spec, several, last bool) (backend.Sandbox, error) {
-	if several {
-		if down := c.pulse.down(); down != nil {
-			return nil, down
-		}
-	}
-	sb, err := r.attempt(ctx, c, spec, several && !last)
-	switch {
-	case err == nil:
-		c.pulse.worked()
-	case backend.KindOf(err) == backend.ErrUnavailable:
-		c.pulse.failed(err)
-		if several {
-			r.watch.begin(ctx)
-		}
-	}
-	return sb, err
-}
-
-// attempt is createOn. When impatient, a backend that takes long is asked
-// whether it works, and given up when it is down or does not answer.
-func (r *Router) attempt(ctx context.Context, c choice, spec backend.Spec, impatient bool) (backend.Sandbox, error) {
-	if !impatient || c.pulse.prober == nil {
-		return r.createOn(ctx, c.Candidate, spec)
-	}
-	inner, cancel := context.WithCancelCause(ctx)
-	var asking sync.WaitGroup
-	asking.Add(1)
-	timer := time.AfterFunc(patience, func() {
-		defer asking.Done()
-		if h, err := c.pulse.look(inner); err == nil && !h.Available {
-			cancel(unavailable(c.Name, errors.New("not available: "+h.Reason), h.Fix))
-		}
-	})
-	sb, err := r.createOn(inner, c.Candidate, spec)
-	down := (*backend.Error)(nil)
-	errors.As(context.Cause(inner), &down)
-	cancel(nil)
-	if !timer.Stop() {
-		asking.Wait()
-	}
-	// A context's error says that nothing was made; any other classification is
-	// the backend's to give, above all that it lost sight of what it made.
-	if err != nil && down != nil && ctx.Err() == nil && backend.KindOf(err) == "" {
-		return nil, down
-	}
-	return sb, err
-}
-
-// createOn makes the sandbox and holds the backend to the level it promised.
-func (r *Router) createOn(ctx context.Context, c Candidate, spec backend.Spec) (backend.Sandbox, error) {
-	sb, err := c.Executor.Create(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	got := sb.Receipt().Achieved
-	if got >= spec.MinIsolation {
-		return sb, nil
-	}
-	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
-	defer cancel()
-	weak := &backend.Error{
-		Op: "create", Kind: backend.ErrUnsupported, Backend: c.Name, Field: "min_isolation",
-		Err: fmt.Errorf("the sandbox reached isolation %s, %s is asked for", got, spec.MinIsolation),
-	}
-	if err := sb.Destroy(dctx); err != nil {
-		weak.Kind, weak.Err = backend.ErrLost, errors.Join(weak.Err, err)
-	}
-	return nil, weak
-}
-
 // raise applies the policy's minimum to spec.
 func (r *Router) raise(spec backend.Spec) backend.Spec {
 	spec.MinIsolation = max(spec.MinIsolation, r.opts.MinIsolation)
@@ -214,34 +99,6 @@ func (r *Router) none(spec backend.Spec, passed []backend.Candidate) error {
 	return &backend.Error{
 		Op: "create", Kind: backend.ErrUnsupported, Field: "min_isolation",
 		Err: fmt.Errorf("no backend gives isolation %s: %s", spec.MinIsolation, reasons(passed)),
-		Fix: "run `glovebox doctor` for what this host can do",
-	}
-}
-
-// mayFallBack tells whether err says that nothing was made and another backend
-// may be asked. A sandbox that is lost may still run, and a refusal by policy
-// is not to be shopped around.
-func mayFallBack(err error) bool {
-	switch backend.KindOf(err) {
-	case backend.ErrUnavailable, backend.ErrUnsupported, backend.ErrCapacity:
-		return true
-	default:
-		return false
-	}
-}
-
-func exhausted(failures []error, passed []backend.Candidate) error {
-	if len(failures) == 1 && len(passed) == 1 {
-		return failures[0]
-	}
-	kind := backend.ErrUnsupported
-	for _, err := range failures {
-		if k := backend.KindOf(err); k != backend.ErrUnsupported {
-			kind = k
-		}
-	}
-	return &backend.Error{
-		Op: "create", Kind: kind, Err: errors.New("no backend can do it: " + reasons(passed)),
 		Fix: "run `glovebox doctor` for what this host can do",
 	}
 }
