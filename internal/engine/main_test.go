@@ -195,12 +195,13 @@ func output(t *testing.T, e *Engine, c Container) (string, string, State) {
 	if err := e.Start(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_ = s.SetDeadline(time.Now().Add(30 * time.Second))
 	out, err := io.ReadAll(io.LimitReader(s, 1<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	state, err := e.Wait(ctx, id)
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ const (
 // Profile is Filter(p) for container runtimes: a seccomp profile as JSON, for
 // Docker's security option. What the filter refuses it refuses with the same
 // errno, a call that it does not name does not exist, and a call of another
-// architecture kills.
+// architecture kills; runtimes end the calling thread alone.
 func Profile(p Policy) ([]byte, error) {
 	if profileArch == "" {
 		return nil, fmt.Errorf("seccomp: no profile for %s", runtime.GOARCH)

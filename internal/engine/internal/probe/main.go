@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -56,14 +55,6 @@ func run(args []string) error {
 		return facts()
 	case "calls":
 		return json.NewEncoder(os.Stdout).Encode(calls())
-	case "x32":
-		_, _, e := syscall.RawSyscall(0x40000000|syscall.SYS_GETPID, 0, 0, 0)
-		return fmt.Errorf("x32 getpid: %w", e)
-	case "kill-me": // runs the rest and tells by which signal it ended
-		cmd := exec.Command("/proc/self/exe", args[1:]...) //nolint:noctx // it ends at once
-		out, err := cmd.CombinedOutput()
-		fmt.Fprintf(os.Stdout, "%v %s", err, out)
-		return nil
 	}
 	return fmt.Errorf("no such thing as %q", args[0])
 }
