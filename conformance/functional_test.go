@@ -1,0 +1,215 @@
+package conformance_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/backend/backendtest"
+	"github.com/glovebox-dev/glovebox/conformance"
+	"github.com/glovebox-dev/glovebox/conformance/host"
+	"github.com/glovebox-dev/glovebox/internal/leak"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/subprocess"
+)
+
+// envCases names the cases to run, as `glovebox conformance --filter`.
+const envCases = "GLOVEBOX_TEST_CASES"
+
+var builder testenv.Builder
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := builder.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// who says as which user a target runs.
+type who int
+
+const (
+	asRoot who = iota
+	asNobody
+	asEither
+)
+
+// functional is a target of the whole suite. Open gives why it is not here,
+// where the target cannot be had.
+type functional struct {
+	name    string
+	require string // its name in GLOVEBOX_TEST_REQUIRE
+	as      who
+	filter  func(conformance.Case) bool // nil: every case
+	target  func(t *testing.T) (target conformance.Target, unavailable string)
+}
+
+// functionals are all targets: a driver that is new adds its line here, and no
+// case knows it.
+func functionals() []functional {
+	return []functional{
+		{"fake", "", asEither, conformance.Within(conformance.Meta, conformance.Errors, conformance.Lifecycle), fakeTarget},
+		{"subprocess-root", "subprocess", asRoot, nil, subprocessTarget(subprocess.PrivilegeRoot, backend.IsolationProcess)},
+		{"subprocess-userns", "subprocess", asNobody, nil, subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
+		{"subprocess-restricted", "subprocess", asNobody, nil, subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
+	}
+}
+
+// TestFunctional runs the suite against each target that this user can have.
+func TestFunctional(t *testing.T) { functionalAs(t, os.Geteuid() == 0) }
+
+// TestFunctional_asNobody runs it, as root, against those of another user.
+func TestFunctional_asNobody(t *testing.T) {
+	agentBinary(t) // before another user needs it
+	if !testenv.AsNobody(t) && os.Getenv(testenv.EnvNobody) != "" {
+		functionalAs(t, false)
+	}
+}
+
+func functionalAs(t *testing.T, root bool) {
+	t.Helper()
+	for _, f := range functionals() {
+		if f.as == asEither || (f.as == asRoot) == root {
+			t.Run(f.name, func(t *testing.T) { f.run(t) })
+		}
+	}
+}
+
+func (f functional) run(t *testing.T) {
+	t.Helper()
+	target, unavailable := f.target(t)
+	testenv.Require(t, cmp.Or(f.require, f.name), unavailable)
+	target.Name = f.name
+	opts := conformance.Options{Filter: f.filter, Parallel: 3}
+	if pattern := os.Getenv(envCases); pattern != "" {
+		match, err := conformance.Matching(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.Filter = func(c conformance.Case) bool { return match(c) && (f.filter == nil || f.filter(c)) }
+	}
+	report, err := conformance.Run(t.Context(), target, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, res := range report.Results {
+		t.Run(res.ID, func(t *testing.T) {
+			if res.Verdict == conformance.Pass {
+				return
+			}
+			text := fmt.Sprintf("%s: %s after %v: %s\n%s", res.Title, res.Verdict, res.Took, res.Reason, strings.Join(res.Log, "\n"))
+			if res.Verdict == conformance.Unsupported {
+				t.Log(text)
+			} else {
+				t.Error(text)
+			}
+		})
+	}
+	for _, l := range report.Left {
+		t.Errorf("left behind: %s", l)
+	}
+	if report.Stopped != "" || len(report.Results) == 0 {
+		t.Errorf("%d cases, stopped: %q", len(report.Results), report.Stopped)
+	}
+	t.Log(report.Summary())
+}
+
+// fakeTarget is the fake of the contract, without what it claims and does not do.
+func fakeTarget(*testing.T) (conformance.Target, string) {
+	fake := newFake()
+	return fakesTarget(fake, fake), ""
+}
+
+func newFake(opts ...backendtest.Option) *backendtest.Fake {
+	return backendtest.New(append(opts, backendtest.WithCapabilities(func(c *backend.Capabilities) {
+		c.Claims[backend.ControlMountsRO] = backend.Claim{Enforcement: backend.Unsupported, Note: "a fake has no files of the host"}
+	}))...)
+}
+
+// fakesTarget opens ex first, so that it can be wrapped, and then further ones.
+func fakesTarget(fake *backendtest.Fake, wrapped backend.Executor) conformance.Target {
+	return conformance.Target{
+		Name: "fake", Clock: fake.Clock(),
+		Open: func(context.Context) (backend.Executor, error) {
+			if wrapped != nil {
+				first := wrapped
+				wrapped = nil
+				return first, nil
+			}
+			return fake.Reopen(), nil
+		},
+	}
+}
+
+// agentBinary is the built agent; it also tells the test binary that AsNobody
+// starts where that is.
+func agentBinary(t *testing.T) string {
+	t.Helper()
+	path := builder.Build(t, "cmd/glovebox-agent")
+	if os.Getenv(testenv.EnvBin) == "" {
+		os.Setenv(testenv.EnvBin, filepath.Dir(path)) //nolint:usetesting // the same for all tests of this process
+	}
+	return path
+}
+
+func subprocessTarget(p subprocess.Privilege, level backend.Isolation) func(*testing.T) (conformance.Target, string) {
+	return func(t *testing.T) (conformance.Target, string) {
+		cfg := subprocess.Config{Privilege: p, Agent: agentBinary(t), StateDir: t.TempDir()}
+		open := func(ctx context.Context) (backend.Executor, error) { return subprocess.Open(ctx, cfg) }
+		ex, err := open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ex.Capabilities().Isolation
+		if err := ex.Close(); err != nil {
+			t.Fatal(err)
+		}
+		target := conformance.Target{Open: open, Witness: witness(cfg.StateDir)}
+		if got < level {
+			return target, fmt.Sprintf("privilege %s reaches %s only", p, got)
+		}
+		return target, ""
+	}
+}
+
+// witness sees what a store has on this host, and what this process started;
+// the host's other stores are somebody else's.
+func witness(stateDir string) conformance.Witness {
+	words := func() []string {
+		id, err := os.ReadFile(filepath.Join(stateDir, "store"))
+		if err != nil {
+			return []string{stateDir}
+		}
+		return []string{stateDir, "glovebox-" + strings.TrimSpace(string(id)) + "-"}
+	}
+	processes := host.New(words)
+	return conformance.WitnessFunc(func(ctx context.Context) (map[string]string, error) {
+		out, err := processes.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all, err := leak.Host()
+		if err != nil {
+			return nil, err
+		}
+		named := words()
+		maps.DeleteFunc(all, func(key, value string) bool {
+			return !slices.ContainsFunc(named, func(word string) bool { return strings.Contains(key+value, word) })
+		})
+		maps.Copy(out, all)
+		markers, err := filepath.Glob(filepath.Join(stateDir, "sandboxes", "*"))
+		for _, m := range markers {
+			out["marker "+m] = "a sandbox's marker"
+		}
+		return out, err
+	})
+}
