@@ -26,7 +26,7 @@ func (c *Config) command(ctx context.Context, b Binary, verb ...string) ([]byte,
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, b.Path, append(c.flags(), verb...)...) //nolint:gosec // arguments of ours
+	cmd := exec.CommandContext(ctx, b.Path, append(c.flags(b), verb...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &limited{buf: &out, left: stateSize}, &limited{buf: &errs, left: tailSize}
 	cmd.Env, cmd.Dir, cmd.WaitDelay = []string{}, "/", time.Second
@@ -63,6 +63,19 @@ func (c *Config) Checkpoint(ctx context.Context, b Binary, dir string, leaveRunn
 	return err
 }
 
+// Status is what runsc says of the sandbox: created, running, paused or stopped.
+func (c *Config) Status(ctx context.Context, b Binary) (string, error) {
+	out, err := c.command(ctx, b, "state", c.ID)
+	if err != nil {
+		return "", err
+	}
+	var s struct{ Status string }
+	if err := json.Unmarshal(out, &s); err != nil {
+		return "", fmt.Errorf("runsc: state: %w", err)
+	}
+	return s.Status, nil
+}
+
 // Usage is what the sentry tells of its guest. It is the guest's kernel that
 // counts, so no verdict rests on it.
 type Usage struct {
@@ -88,7 +101,7 @@ func (c *Config) Usage(ctx context.Context, b Binary) (Usage, error) {
 		return Usage{}, fmt.Errorf("runsc: events: %w", err)
 	}
 	d := e.Data
-	return Usage{CPU: time.Duration(d.CPU.Usage.Total), Memory: int64(d.Memory.Usage.Usage), Tasks: int64(d.Pids.Current)}, nil //nolint:gosec // counters far below the limit
+	return Usage{CPU: time.Duration(d.CPU.Usage.Total), Memory: int64(d.Memory.Usage.Usage), Tasks: int64(d.Pids.Current)}, nil
 }
 
 // Kill kills the sandbox at once, without asking runsc. It does not wait for
@@ -158,8 +171,8 @@ func (i Ident) wait(ctx context.Context) error {
 	}
 }
 
-// hierarchies are where runsc makes a sandbox's v1 groups besides those that
-// exist, each named as a directory.
+// cgroupRoot is where runsc makes a sandbox's v1 groups besides those that
+// exist, one below each hierarchy's directory.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // RemoveGroups removes the groups called name, a path as in a bundle's

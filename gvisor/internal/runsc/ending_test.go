@@ -101,7 +101,7 @@ func TestBound_diesWithItsCreator(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		cmd.Wait() //nolint:errcheck // killed
+		cmd.Wait()
 		if !bound {
 			// The control: a kept one goes on.
 			if !procs.Gofer.Alive() || !procs.Sentry.Alive() {
@@ -142,6 +142,9 @@ func TestPause(t *testing.T) {
 	}
 	if got, err := k.try("echo paused", 300*time.Millisecond); err == nil {
 		t.Errorf("it answers while paused: %q", got)
+	}
+	if s, err := b.Status(t.Context(), b.bin); err != nil || s != "paused" {
+		t.Errorf("status %q, %v", s, err)
 	}
 	if err := b.Resume(t.Context(), b.bin); err != nil {
 		t.Fatal(err)
@@ -341,8 +344,8 @@ func TestScratch_limitsInodesAndIsSwept(t *testing.T) {
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "made\n" {
 		t.Errorf("the maker says %q", line)
 	}
-	cmd.Process.Kill() //nolint:errcheck // it runs
-	cmd.Wait()         //nolint:errcheck // killed
+	cmd.Process.Kill()
+	cmd.Wait()
 	if err := runsc.SweepScratch(parent, func(name string) bool { return name == "mine" }); err != nil {
 		t.Error(err)
 	}

@@ -9,21 +9,29 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
-	"strconv"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Binary is a runsc executable that was asked for its version.
+// Binary is a runsc executable that was asked for its version and its flags.
 type Binary struct {
 	Path    string
 	Version string // as it says itself
+	// Flags are the global flags it knows, sorted.
+	Flags []string
 }
 
-// oldest is the first release with systrap as it is used here; before it the
-// default platform is ptrace and --directfs and --host-fifo are unknown.
-const oldest = 20230801
+// needed are the flags without which a sandbox would be less than it claims:
+// the releases that lack one are older than 2023-08.
+func needed() []string {
+	return []string{
+		"allow-flag-override", "directfs", "host-fifo", "host-uds", "ignore-cgroups", "net-raw", "network",
+		"overlay2", "platform", "root", "rootless",
+	}
+}
 
 // findTimeout bounds one question to a binary.
 const findTimeout = 10 * time.Second
@@ -42,39 +50,73 @@ func Find(ctx context.Context, path string) (Binary, error) {
 	if err != nil {
 		return Binary{}, fmt.Errorf("runsc: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, findTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, full, "--version") //nolint:gosec // the operator's choice
-	cmd.Env = []string{}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.WaitDelay = &limited{buf: &out, left: tailSize}, time.Second
-	if err := cmd.Run(); err != nil {
-		return Binary{}, fmt.Errorf("runsc: %s --version: %w", full, err)
-	}
 	b := Binary{Path: full}
-	if b.Version, err = parseVersion(out.String()); err != nil {
+	out, err := ask(ctx, full, "--version")
+	if err == nil {
+		b.Version, err = parseVersion(out)
+	}
+	if err == nil {
+		out, err = ask(ctx, full, "flags")
+	}
+	if err == nil {
+		b.Flags, err = parseFlags(out)
+	}
+	if err != nil {
 		return Binary{}, fmt.Errorf("runsc: %s: %w", full, err)
 	}
 	return b, nil
 }
 
+// ask gives the beginning of what a binary says.
+func ask(ctx context.Context, path, arg string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, arg)
+	cmd.Env = []string{}
+	var out bytes.Buffer
+	// Some versions list their flags on the one, some on the other.
+	cmd.Stdout = &limited{buf: &out, left: 256 << 10}
+	cmd.Stderr, cmd.WaitDelay = cmd.Stdout, time.Second
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w", arg, err)
+	}
+	return out.String(), nil
+}
+
 // parseVersion takes the version from the first line, such as "runsc version
-// release-20260224.0", and refuses what is too old. A build without one says
-// VERSION_MISSING; it is as new as the module it was built from, which nobody
-// can tell, so it is accepted: a flag it does not know stops it at its start.
+// release-20260224.0"; a build that was not told one says VERSION_MISSING.
 func parseVersion(out string) (string, error) {
 	m := regexp.MustCompile(`(?m)^runsc version (\S{1,100})$`).FindStringSubmatch(out)
 	if m == nil {
-		return "", errors.New("it does not tell a version, so it is not gVisor's runsc")
-	}
-	date := regexp.MustCompile(`\b(20\d{6})\b`).FindString(m[1])
-	if date == "" {
-		return m[1], nil
-	}
-	if n, err := strconv.Atoi(date); err != nil || n < oldest {
-		return "", fmt.Errorf("version %s is too old: systrap and --directfs=false need %d or later", m[1], oldest)
+		return "", errors.New("it tells no version, so it is not gVisor's runsc")
 	}
 	return m[1], nil
+}
+
+// parseFlags takes the names from the list of flags and refuses a binary that
+// lacks what is needed. Flags and not dates decide, as builds tell none.
+func parseFlags(out string) ([]string, error) {
+	var flags []string
+	for _, m := range regexp.MustCompile(`(?m)^  -([a-zA-Z0-9_-]{1,100})`).FindAllStringSubmatch(out, -1) {
+		flags = append(flags, m[1])
+	}
+	slices.Sort(flags)
+	flags = slices.Compact(flags)
+	for _, n := range needed() {
+		if _, ok := slices.BinarySearch(flags, n); !ok {
+			return nil, fmt.Errorf("it is too old: it does not know --%s, as releases since August 2023 do", n)
+		}
+	}
+	if !strings.Contains(out, Systrap) {
+		return nil, errors.New("it is too old: it does not know the platform systrap")
+	}
+	return flags, nil
+}
+
+// knows tells whether it has a flag.
+func (b Binary) knows(flag string) bool {
+	_, ok := slices.BinarySearch(b.Flags, flag)
+	return ok
 }
 
 // limited keeps the first bytes that are written to it.

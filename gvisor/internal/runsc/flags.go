@@ -3,9 +3,11 @@
 package runsc
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"strconv"
 )
 
 // Platforms that a Config may name. KVM is not offered: it wants /dev/kvm and
@@ -50,7 +52,7 @@ func (c *Config) validate() error {
 	case c.Platform != "" && c.Platform != Systrap && c.Platform != Ptrace:
 		return fmt.Errorf("runsc: platform %q, not systrap or ptrace", c.Platform)
 	case c.Groups && c.Rootless:
-		return fmt.Errorf("runsc: groups need root")
+		return errors.New("runsc: groups need root")
 	}
 	return nil
 }
@@ -59,7 +61,7 @@ func (c *Config) validate() error {
 func (c *Config) socket() string { return filepath.Join(c.Dir, "runsc-"+c.ID+".sock") }
 
 // flags are runsc's global flags. All commands on a sandbox get the same.
-func (c *Config) flags() []string {
+func (c *Config) flags(b Binary) []string {
 	platform, network := c.Platform, "none"
 	if platform == "" {
 		platform = Systrap
@@ -85,17 +87,23 @@ func (c *Config) flags() []string {
 		"--allow-flag-override=false",
 		// Security: no raw or packet sockets for the guest's root.
 		"--net-raw=false",
-		fmt.Sprintf("--allow-suid=%t", c.SUID),
+	}
+	// Those that not every version has. Left out they have the value given here
+	// already, by default or because there is no such thing.
+	for _, f := range []struct{ name, value string }{
+		{"allow-suid", strconv.FormatBool(c.SUID)},
 		// Neither look at the host's settings, which takes time, nor change them.
-		"--host-settings=ignore",
+		{"host-settings", "ignore"},
 		// The filter of a container runtime is not ours; our agent sets its own.
-		"--oci-seccomp=false",
+		{"oci-seccomp", "false"},
 		// A log would grow with what the guest does. Errors come on stderr.
-		"--debug=false",
-		"--log=/dev/null",
-		// Security: nothing writes a file that the guest's behaviour fills.
-		"--strace=false",
-		"--profile=false",
+		{"debug", "false"},
+		{"strace", "false"},
+		{"log", "/dev/null"},
+	} {
+		if b.knows(f.name) {
+			out = append(out, "--"+f.name+"="+f.value)
+		}
 	}
 	if c.Rootless {
 		out = append(out, "--rootless")

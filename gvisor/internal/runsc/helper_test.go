@@ -21,7 +21,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
-var builder = &testenv.Builder{} //nolint:gochecknoglobals // one for the test binary
+var builder = &testenv.Builder{}
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(envCreator); dir != "" {
@@ -65,14 +65,14 @@ type box struct {
 // memory is the limit of a box.
 const memory = 256 << 20
 
-var boxes atomic.Int64 //nolint:gochecknoglobals // numbers them
+var boxes atomic.Int64
 
 // newBox makes what a sandbox needs; as root in groups with limits.
 func newBox(t *testing.T) *box {
 	t.Helper()
 	b := &box{bin: find(t), launcher: runsc.NewLauncher()}
 	t.Cleanup(b.launcher.Close)
-	dir, err := os.MkdirTemp("", "gvb")
+	dir, err := os.MkdirTemp("", "gvb") //nolint:usetesting // a short path, for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

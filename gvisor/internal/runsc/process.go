@@ -113,7 +113,7 @@ func startTime(pid int) uint64 {
 }
 
 func readBounded(path string, size int64) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // runsc's or the kernel's
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +23,8 @@ type Start struct {
 	// Image is the directory of a checkpoint to restore; "" for a new start.
 	Image string
 	// Exec is the program of the first process, in place of the one the
-	// bundle's first argument names, which then need not exist inside. Not with
-	// Image.
+	// bundle's first argument names, which then need not exist inside. Such a
+	// sandbox cannot be saved: runsc refuses. Not with Image.
 	Exec *os.File
 	// Group holds the sandbox; nil for none. Its v2 group gets all processes of
 	// the sandbox from their birth. Into v1 groups runsc moves the sentry and
@@ -45,7 +44,6 @@ type Process struct {
 	pidfd *os.File // of runsc if bound, else of the sentry
 	done  chan struct{}
 	errs  *tail
-	mu    sync.Mutex
 }
 
 // Done is closed when the sandbox has ended.
@@ -210,7 +208,7 @@ func (l *Launcher) runsc(b Binary, c *Config, s Start, st *streams) (pid int, pi
 		// two ends are separate, so the child's may be what it wants.
 		attr.Files = append(attr.Files, f.Fd())
 	}
-	pid, err = l.fork(b.Path, append([]string{"runsc"}, append(c.flags(), verb...)...), attr)
+	pid, err = l.fork(b.Path, append([]string{"runsc"}, append(c.flags(b), verb...)...), attr)
 	runtime.KeepAlive(files)
 	if err != nil {
 		return 0, nil, err
