@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -254,6 +255,42 @@ func TestHealth_requiredNeverFallsBack(t *testing.T) {
 			t.Error(b.counts())
 		}
 	})
+}
+
+// Not parallel, since it looks at all goroutines: those of other routers in
+// other tests wait for it to end.
+func TestHealth_goroutines(t *testing.T) {
+	count := func() int {
+		stacks := make([]byte, 1<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "router.(*watch).beginLocked.func")
+	}
+	for _, n := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			before := count()
+			var candidates []router.Candidate
+			for i := range n {
+				candidates = append(candidates, router.Candidate{Name: fmt.Sprint("b", i), Executor: &daemon{}})
+			}
+			r, err := router.New(candidates, router.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				create(t, r)
+				synctest.Wait()
+				if got, want := count() > before, n > 1 && i > 0; got != want {
+					t.Errorf("Create %d of %d backends: in the background %t, want %t", i+1, n, got, want)
+				}
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if count() > before {
+				t.Error("it stays after Close")
+			}
+		})
+	}
 }
 
 // A daemon that accepts and never answers holds nobody up for longer than a

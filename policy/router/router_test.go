@@ -88,6 +88,11 @@ func two(t *testing.T, a, b *fake, opts router.Options) *router.Router {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return r
 }
 
