@@ -27,7 +27,7 @@ type Config struct {
 	Version   int                 `json:"version" doc:"The version of this format: 1."`
 	Backends  map[string]Backend  `json:"backends" doc:"Backends by name. A backend is a driver with its settings."`
 	Executors map[string]Executor `json:"executors" doc:"Executors by name. An executor chooses among backends. Commands use the one named default."`
-	Templates map[string]Template `json:"templates" doc:"Root file systems by name."`
+	Templates map[string]Template `json:"templates" doc:"Templates by name: what sandboxes are made from."`
 	Limits    Limits              `json:"limits" doc:"Limits of every sandbox and command that does not set its own."`
 	Warnings  Warnings            `json:"warnings" doc:"The share of a limit above which a result carries a warning."`
 }
@@ -58,11 +58,27 @@ func (e Executor) Minimum() backend.Isolation {
 	return *e.MinIsolation
 }
 
-// Template is a root file system that sandboxes can be made from.
+// Template is what sandboxes can be made from. One of Rootfs, Image and
+// Dockerfile is set.
 type Template struct {
-	Rootfs   string   `json:"rootfs" doc:"An absolute path of a directory that holds the root file system."`
-	Limits   Limits   `json:"limits" doc:"Limits that replace the general ones."`
-	Backends []string `json:"backends" doc:"The backends it may run on; all when empty."`
+	Rootfs     string            `json:"rootfs" doc:"A built image's name (glovebox image list), or the absolute path of a directory that holds a root file system."`
+	Image      string            `json:"image" doc:"A container engine's image, such as python:3.12-slim."`
+	Dockerfile string            `json:"dockerfile" doc:"The absolute path of a Dockerfile. Its steps run in gVisor."`
+	Packages   Packages          `json:"packages" doc:"Packages to add."`
+	Limits     Limits            `json:"limits" doc:"Limits that replace the general ones."`
+	Env        map[string]string `json:"env" doc:"Environment variables of every command."`
+	Start      string            `json:"start" doc:"A command line for sh that a sandbox starts with."`
+	Ready      Ready             `json:"ready" doc:"A command line that succeeds, or a port that is open, once what start began works."`
+	User       string            `json:"user" doc:"The account that commands run as: user unless it says root."`
+	Root       bool              `json:"root" doc:"Give root inside its capabilities. Only where the level is kernel or above."`
+	Backends   []string          `json:"backends" doc:"The backends it may run on; all when empty."`
+}
+
+// Packages are packages that a template adds.
+type Packages struct {
+	Apt []string `json:"apt" doc:"Debian packages, from the archive that this host's apt is configured with."`
+	Pip []string `json:"pip" doc:"Python packages, as pip's requirements. Installed in gVisor."`
+	NPM []string `json:"npm" doc:"Node packages, with @VERSION where it matters. Installed in gVisor."`
 }
 
 // Limits are limits as they are configured. A zero field is not set.

@@ -132,22 +132,12 @@ func (e *Executors) open(ctx context.Context, name string) (backend.Executor, er
 		return ex, nil
 	}
 	b := e.cfg.Backends[name]
-	ex, err := e.reg.Open(ctx, b.Driver, e.cfg.env(name), b.With)
+	ex, err := e.reg.Open(ctx, b.Driver, e.cfg.Env(name), b.With)
 	if err != nil {
 		return nil, err
 	}
 	e.backends[name] = ex
 	return ex, nil
-}
-
-func (c Config) env(name string) registry.Env {
-	env := registry.Env{Name: name, Templates: map[string]string{}}
-	for t, tc := range c.Templates {
-		if len(tc.Backends) == 0 || slices.Contains(tc.Backends, name) {
-			env.Templates[t] = tc.Rootfs
-		}
-	}
-	return env
 }
 
 // Probe measures what the backend of that name could give on this host.
@@ -159,7 +149,7 @@ func (e *Executors) Probe(ctx context.Context, name string) (registry.Report, er
 			Err: strict.Unknown("backend", name, slices.Collect(maps.Keys(e.cfg.Backends))),
 		}
 	}
-	return e.reg.Probe(ctx, b.Driver, e.cfg.env(name), b.With)
+	return e.reg.Probe(ctx, b.Driver, e.cfg.Env(name), b.With)
 }
 
 // Close closes the backends that were opened. It is idempotent.

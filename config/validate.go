@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -92,18 +91,6 @@ func (v *validator) backends(path, names []string) {
 			v.fail(at, strict.Unknown("backend", n, v.known))
 		}
 	}
-}
-
-func (v *validator) template(name string, c Config) {
-	t, path := c.Templates[name], []string{"templates", name}
-	v.name(path, name)
-	if t.Rootfs == "" {
-		v.fail(append(path, "rootfs"), errors.New("a template needs a root file system"))
-	} else if !filepath.IsAbs(t.Rootfs) {
-		v.fail(append(path, "rootfs"), fmt.Errorf("%s is not an absolute path", quote(t.Rootfs)))
-	}
-	v.backends(append(path, "backends"), t.Backends)
-	v.limits(append(path, "limits"), c.LimitsFor(name))
 }
 
 func (v *validator) limits(path []string, l Limits) {

@@ -100,7 +100,7 @@ func rules() []rule {
 			why:       "drivers, server and command line take images from it; engines come in through its interfaces",
 		},
 		{
-			part: "internal/builtin", own: []string{"backend", "internal/registry", "subprocess"},
+			part: "internal/builtin", own: []string{"backend", "internal/image", "internal/registry", "subprocess"},
 			why: "the only list of drivers",
 		},
 		{

@@ -3,7 +3,6 @@ package builtin
 
 import (
 	"context"
-	"maps"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/registry"
@@ -19,11 +18,25 @@ func Registry() (*registry.Registry, error) {
 }
 
 func openSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config) (backend.Executor, error) {
-	return subprocess.Open(ctx, withTemplates(cfg, env))
+	all := specs(env)
+	var err error
+	// The backend's own templates win.
+	if cfg.Templates, err = directories(all, cfg.Templates); err != nil {
+		return nil, err
+	}
+	ex, err := subprocess.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &templated{Executor: ex, specs: all}, nil
 }
 
 func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config) (registry.Report, error) {
-	m, err := subprocess.Measure(ctx, withTemplates(cfg, env))
+	var err error
+	if cfg.Templates, err = directories(specs(env), cfg.Templates); err != nil {
+		return registry.Report{}, err
+	}
+	m, err := subprocess.Measure(ctx, cfg)
 	if err != nil {
 		return registry.Report{}, err
 	}
@@ -34,16 +47,4 @@ func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Confi
 		r.Facts = append(r.Facts, registry.Fact(f))
 	}
 	return r, nil
-}
-
-// withTemplates adds the templates that stand beside the backends; the
-// backend's own win.
-func withTemplates(cfg subprocess.Config, env registry.Env) subprocess.Config {
-	if len(env.Templates) == 0 {
-		return cfg
-	}
-	all := maps.Clone(env.Templates)
-	maps.Copy(all, cfg.Templates)
-	cfg.Templates = all
-	return cfg
 }

@@ -24,7 +24,7 @@ func TestRegistry(t *testing.T) {
 	if err := r.Check("subprocess", map[string]any{"privilege": "most"}); err == nil {
 		t.Error("an unknown privilege is accepted")
 	}
-	ex, err := r.Open(t.Context(), "subprocess", registry.Env{Templates: map[string]string{"t": t.TempDir()}},
+	ex, err := r.Open(t.Context(), "subprocess", registry.Env{Templates: map[string]registry.Template{"t": {Rootfs: t.TempDir()}}},
 		map[string]any{"state_dir": t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

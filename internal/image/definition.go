@@ -20,7 +20,7 @@ import (
 const builderVersion = "1"
 
 var (
-	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,79}$`)
 	suitePattern   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 	packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,80}$`)
 )
@@ -89,7 +89,7 @@ func (d Definition) resolve() (Definition, error) {
 
 func (d Definition) check() error {
 	if !namePattern.MatchString(d.Name) {
-		return invalid("name", fmt.Errorf("%q names no image: 1 to 63 lower-case letters, digits, dots, dashes and underscores", d.Name))
+		return invalid("name", fmt.Errorf("%q names no image: 1 to 80 lower-case letters, digits, dots, dashes and underscores", d.Name))
 	}
 	if !suitePattern.MatchString(d.Suite) {
 		return invalid("suite", fmt.Errorf("%q is no Debian release", d.Suite))

@@ -142,21 +142,10 @@ func (b *debstrap) start(ctx context.Context, args []string, consume func(io.Rea
 	}
 	defer stdout.Close() //nolint:errcheck // read side
 	cmd.Stderr, cmd.Stdout = errw, outw
-
-	// The parent's death is its thread's death.
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() { // ends with the build, which the caller waits for
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		errw.Close() //nolint:errcheck // the build has its own
-		outw.Close() //nolint:errcheck // likewise
-		started <- err
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	ended, err := background(cmd)
+	errw.Close() //nolint:errcheck // the build has its own
+	outw.Close() //nolint:errcheck // likewise
+	if err != nil {
 		return err
 	}
 	read := make(chan struct{})
@@ -183,6 +172,22 @@ func (b *debstrap) start(ctx context.Context, args []string, consume func(io.Rea
 		return err
 	}
 	return consumed
+}
+
+// background starts cmd on a thread that lives as long as it, since for the
+// kernel a parent is the thread: ended gets how cmd ended.
+func background(cmd *exec.Cmd) (ended <-chan error, err error) {
+	started, end := make(chan error, 1), make(chan error, 1)
+	go func() { // ends with cmd, which the caller waits for
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			end <- cmd.Wait()
+		}
+	}()
+	return end, <-started
 }
 
 // explain says what to do about a build that failed.

@@ -17,8 +17,26 @@ import (
 
 // Env is what a driver is opened with besides its own section.
 type Env struct {
-	Name      string            // the backend's configured name
-	Templates map[string]string // template names and their root file system directories
+	Name      string              // the backend's configured name
+	Templates map[string]Template // the templates that may run on it, by name
+}
+
+// Template is a template as it is configured. One of Rootfs, Image and
+// Dockerfile is set.
+type Template struct {
+	Rootfs     string // a built image's name, or a directory's absolute path
+	Image      string // of a container engine
+	Dockerfile string // its absolute path
+	// Apt, Pip and NPM are packages to be added.
+	Apt, Pip, NPM []string
+	Env           map[string]string
+	// Start is the command line that a sandbox starts with, Ready one that
+	// succeeds once that works, or ReadyPort a port that is open then.
+	Start, Ready string
+	ReadyPort    int
+	User         string
+	// Root asks for a root with capabilities, where the level allows it.
+	Root bool
 }
 
 // Report is what probing a driver found. Nothing is left running.

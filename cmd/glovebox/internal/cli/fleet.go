@@ -13,7 +13,6 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/config"
-	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/internal/strict"
 )
 
@@ -62,21 +61,10 @@ func (a *App) fleet(ctx context.Context) (*fleet, error) {
 	for _, name := range slices.Sorted(maps.Keys(l.Config.Backends)) {
 		b := l.Config.Backends[name]
 		st := &station{name: name}
-		st.ex, st.err = reg.Open(ctx, b.Driver, registry.Env{Name: name, Templates: templates(l.Config, name)}, b.With)
+		st.ex, st.err = reg.Open(ctx, b.Driver, l.Config.Env(name), b.With)
 		fl.backends = append(fl.backends, st)
 	}
 	return fl, nil
-}
-
-// templates are those that may run on the backend of that name.
-func templates(c config.Config, name string) map[string]string {
-	out := map[string]string{}
-	for t, tc := range c.Templates {
-		if len(tc.Backends) == 0 || slices.Contains(tc.Backends, name) {
-			out[t] = tc.Rootfs
-		}
-	}
-	return out
 }
 
 // close closes the backends, which leaves kept sandboxes alone.

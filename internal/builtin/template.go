@@ -1,0 +1,102 @@
+package builtin
+
+import (
+	"context"
+	"maps"
+	"os"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/image"
+	"github.com/glovebox-dev/glovebox/internal/registry"
+)
+
+// specs are the templates of env in the drivers' terms, the standard ones among
+// them.
+func specs(env registry.Env) map[string]image.Spec {
+	out := map[string]image.Spec{}
+	for _, s := range image.Standards() {
+		out[s.Name] = s
+	}
+	for name, t := range env.Templates {
+		out[name] = Spec(name, t)
+	}
+	return out
+}
+
+// Spec is a configured template in the drivers' terms.
+func Spec(name string, t registry.Template) image.Spec {
+	s := image.Spec{
+		Name: name, Rootfs: t.Rootfs, Image: t.Image, Dockerfile: t.Dockerfile, Apt: t.Apt, Pip: t.Pip, NPM: t.NPM,
+		Config: image.Config{Env: maps.Clone(t.Env), User: t.User},
+		Ready:  image.Ready{Command: t.Ready, Port: t.ReadyPort}, Root: t.Root,
+	}
+	if t.Start != "" {
+		s.Config.Start = []string{"/bin/sh", "-c", t.Start}
+	}
+	return s
+}
+
+// imageStore is where images are. The error is told when one is asked for.
+func imageStore() (*image.Store, error) { return image.Default(os.Getenv) }
+
+// templated refuses a template that is not built before its driver looks for
+// its directory, and adds the template's environment.
+type templated struct {
+	backend.Executor
+	specs map[string]image.Spec
+}
+
+// Unwrap lets backend.As find what the driver can do besides.
+func (x *templated) Unwrap() any { return x.Executor }
+
+// Create implements backend.Executor.
+func (x *templated) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, error) {
+	s, ok := x.specs[spec.Template]
+	if !ok {
+		return x.Executor.Create(ctx, spec)
+	}
+	store, err := imageStore()
+	if err != nil {
+		return nil, err
+	}
+	t, err := store.Resolve(s)
+	if err == nil {
+		err = t.NeedRootfs()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Config.Env) > 0 {
+		env := maps.Clone(t.Config.Env)
+		maps.Copy(env, spec.Env)
+		spec.Env = env
+	}
+	return x.Executor.Create(ctx, spec)
+}
+
+// directories are where the templates' root file systems are, or will be once
+// they are built, but for those that are in own.
+func directories(all map[string]image.Spec, own map[string]string) (map[string]string, error) {
+	out := maps.Clone(own)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for name, s := range all {
+		if _, ok := own[name]; ok {
+			delete(all, name)
+			continue
+		}
+		if s.ImageName() == "" {
+			out[name] = s.Rootfs
+			continue
+		}
+		store, err := imageStore()
+		if err != nil {
+			return nil, err
+		}
+		out[name] = store.CurrentRootfs(s.ImageName())
+	}
+	return out, nil
+}
+
+var _ backend.Executor = (*templated)(nil)
