@@ -64,6 +64,7 @@ type Proxy struct {
 	closed   bool
 	flows    map[*flow]struct{}
 	serving  *session
+	ready    chan struct{} // closed when the agent behind a session was told
 	idle     *sync.Cond // serving became nil
 }
 
@@ -93,7 +94,7 @@ func New(o Options) (*Proxy, error) {
 	if o.OwnAddrs == nil {
 		o.OwnAddrs = ownAddrs(o.Now)
 	}
-	p := &Proxy{opts: o, names: newNameTable(), flows: map[*flow]struct{}{}}
+	p := &Proxy{opts: o, names: newNameTable(), flows: map[*flow]struct{}{}, ready: make(chan struct{})}
 	p.idle = sync.NewCond(&p.mu)
 	st, err := p.compile(o.Network, nil)
 	if err != nil {
@@ -163,9 +164,26 @@ func (p *Proxy) Update(n backend.Network) error {
 	}
 	old.transport.CloseIdleConnections()
 	if s != nil && st.authority != authority {
-		return s.open(st)
+		return s.open()
 	}
 	return nil
+}
+
+// Ready waits until an agent takes connections for this proxy and hands out
+// what commands need: commands that start before do without.
+func (p *Proxy) Ready(ctx context.Context) error {
+	p.mu.Lock()
+	ready, closed := p.ready, p.closed
+	p.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Close ends Serve and every connection, and waits for them. It is idempotent.

@@ -204,6 +204,9 @@ func newSandbox(t *testing.T, n backend.Network) *sandbox {
 	sb.rig = newHost(t, n)
 	rt := envd.NewTransport(func(context.Context) (net.Conn, error) { return conn, nil })
 	go func() { sb.ended <- sb.Serve(t.Context(), rt) }()
+	if err := sb.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		_ = sb.Close()
 		_ = rt.Close()

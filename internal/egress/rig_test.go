@@ -68,6 +68,9 @@ func newRig(t *testing.T, n backend.Network, change ...func(*egress.Options)) *r
 	}
 	rt := connect(t, r.svc.Handler())
 	go func() { r.ended <- r.Serve(t.Context(), rt) }()
+	if err := r.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		for range 2 {
 			if err := r.Close(); err != nil {
@@ -223,7 +226,8 @@ func (r *rig) raw(t *testing.T, text string) (int, string) {
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	method, _, _ := strings.Cut(text, " ")
+	res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
 	if err != nil {
 		t.Fatalf("%q: %v", text, err)
 	}

@@ -39,6 +39,8 @@ type session struct {
 	slots  chan struct{}
 	rate   *bucket
 	wg     sync.WaitGroup
+
+	opening sync.Mutex // held by open, so that the latest state is the last one told
 }
 
 // Serve takes what the agent behind rt hands over until ctx ends, the proxy is
@@ -66,9 +68,18 @@ func (p *Proxy) Serve(ctx context.Context, rt http.RoundTripper) error {
 		p.idle.Broadcast()
 		p.mu.Unlock()
 	}()
-	if err := s.open(p.state.Load()); err != nil {
+	if err := s.open(); err != nil {
 		return err
 	}
+	p.mu.Lock()
+	ready := p.ready
+	p.mu.Unlock()
+	close(ready)
+	defer func() {
+		p.mu.Lock()
+		p.ready = make(chan struct{})
+		p.mu.Unlock()
+	}()
 	failed := make(chan error, parked)
 	for range parked {
 		s.wg.Go(func() { failed <- s.park() })
@@ -89,8 +100,11 @@ func (p *Proxy) isClosed() bool {
 	return p.closed
 }
 
-// open tells the agent of st.
-func (s *session) open(st *state) error {
+// open tells the agent of the state of the moment.
+func (s *session) open() error {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	st := s.p.state.Load()
 	var o wire.NetOpen
 	if st.authority != nil {
 		o.Authority = st.authority.pem
