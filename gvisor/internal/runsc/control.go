@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,19 +125,45 @@ func (c *Config) killLeft() {
 	}
 }
 
-// Remove kills the sandbox and removes what lies in c.Dir and in group, which
-// may be nil. It returns when nothing is left or ctx ends. It is idempotent and
-// needs no runsc: `runsc delete` waits for a reaper's next round, and refuses
-// what a start that failed half-way has left.
+// Remove kills the sandbox and removes what lies in c.Dir and in group, the one
+// it was started with, which may be nil. It returns when nothing is left or ctx
+// ends. It is idempotent and needs no runsc: `runsc delete` waits for a reaper's
+// next round, and refuses what a start that failed half-way has left.
 func (c *Config) Remove(ctx context.Context, group *cgroup.Group) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
 	killGroup(group)
+	if !holdsAll(group) {
+		if err := c.endAll(ctx); err != nil {
+			return err
+		}
+	}
+	var err error
+	if group != nil {
+		err = group.Remove(ctx)
+	}
+	return errors.Join(err, os.RemoveAll(c.Dir))
+}
+
+// holdsAll tells whether a sandbox's processes are all in its group, where they
+// were born: the kernel then removes the group only after the last has ended,
+// and nobody has to look through the host's processes.
+func holdsAll(g *cgroup.Group) bool {
+	if g == nil {
+		return false
+	}
+	dir, err := g.AgentDir()
+	closeAll(dir)
+	return dir != nil || errors.Is(err, fs.ErrNotExist)
+}
+
+// endAll kills the sandbox's processes until there are none.
+func (c *Config) endAll(ctx context.Context) error {
 	for {
 		left := c.everyProcess()
 		if len(left) == 0 {
-			break
+			return nil
 		}
 		for _, i := range left {
 			i.Kill()
@@ -147,11 +174,6 @@ func (c *Config) Remove(ctx context.Context, group *cgroup.Group) error {
 			}
 		}
 	}
-	var err error
-	if group != nil {
-		err = group.Remove(ctx)
-	}
-	return errors.Join(err, os.RemoveAll(c.Dir))
 }
 
 // wait returns when the process has ended, or ctx.

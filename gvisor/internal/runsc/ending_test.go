@@ -121,6 +121,47 @@ func TestBound_diesWithItsCreator(t *testing.T) {
 	}
 }
 
+func TestKill_reachesTheStarting(t *testing.T) {
+	t.Parallel()
+	testenv.NeedRoot(t)
+	for _, wait := range []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond} {
+		b := newBox(t)
+		b.Groups, b.spec.CgroupsPath = false, ""
+		s := b.bundle(t)
+		s.Group = nil // as where there are none: nothing but the death signals reaches all
+		s.Bound = true
+		k := b.run(t, s)
+		<-time.After(wait)
+		k.Kill()
+		k.ended(t)
+		k.Kill() // no longer anybody
+		if err := b.Remove(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if left := processesWith(b.Dir); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+		b.remove(t)
+	}
+}
+
+func TestStart_canceledLeavesNothing(t *testing.T) {
+	t.Parallel()
+	testenv.NeedRoot(t)
+	for _, wait := range []time.Duration{time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond} {
+		b := newBox(t)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		p, err := b.launcher.Start(ctx, b.bin, &b.Config, b.bundle(t))
+		cancel()
+		if err == nil {
+			p.In.Close()
+			p.Out.Close()
+			t.Log("it was faster than", wait)
+		}
+		b.remove(t)
+	}
+}
+
 func TestLauncher_closeEndsTheBound(t *testing.T) {
 	t.Parallel()
 	testenv.NeedRoot(t)

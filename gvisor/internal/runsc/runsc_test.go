@@ -143,6 +143,18 @@ func TestStart_failsAndLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestStart_wantsAPrivateDirectory(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	s := b.bundle(t)
+	if err := os.Chmod(b.Dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.launcher.Start(t.Context(), b.bin, &b.Config, s); err == nil || !strings.Contains(err.Error(), "this user's alone") {
+		t.Error(err)
+	}
+}
+
 func TestConfig_isChecked(t *testing.T) {
 	t.Parallel()
 	b := runsc.Binary{Path: "/bin/false"}

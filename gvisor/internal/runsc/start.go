@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,9 +42,28 @@ type Process struct {
 	// deadlines. The caller closes them.
 	In, Out *os.File
 
-	pidfd *os.File // of runsc if bound, else of the sentry
+	mu    sync.Mutex // guards pidfd against use after close
+	pidfd *os.File   // of runsc if bound, else of the sentry
 	done  chan struct{}
 	errs  *tail
+}
+
+// Kill kills the sandbox at once, one that is still starting too.
+func (p *Process) Kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pidfd != nil {
+		killPidfd(p.pidfd)
+	}
+}
+
+// finish closes what Kill uses, and Done.
+func (p *Process) finish() {
+	p.mu.Lock()
+	closeAll(p.pidfd)
+	p.pidfd = nil
+	p.mu.Unlock()
+	close(p.done)
 }
 
 // Done is closed when the sandbox has ended.
@@ -88,6 +108,9 @@ func (l *Launcher) Start(ctx context.Context, b Binary, c *Config, s Start) (*Pr
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	if err := private(c.Dir); err != nil {
+		return nil, err
+	}
 	if s.Image != "" && s.Exec != nil {
 		return nil, errors.New("runsc: a restored sandbox has its program")
 	}
@@ -104,9 +127,9 @@ func (l *Launcher) Start(ctx context.Context, b Binary, c *Config, s Start) (*Pr
 	p := &Process{In: st.toIn, Out: st.fromOut, pidfd: pidfd, done: make(chan struct{}), errs: newTail(st.fromEr)}
 	if s.Bound {
 		go func() {
+			waitPidfd(pidfd)
+			p.finish() // before the number can be another's
 			reap(pid)
-			pidfd.Close() //nolint:errcheck // read side
-			close(p.done)
 		}()
 		return p, nil
 	}
@@ -117,6 +140,22 @@ func (l *Launcher) Start(ctx context.Context, b Binary, c *Config, s Start) (*Pr
 		return nil, err
 	}
 	return p, nil
+}
+
+// private refuses a directory that others may write to.
+//
+// Security: in it lie the sandbox's control socket and the state that says whom
+// to kill.
+func private(dir string) error {
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("runsc: %w", err)
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || !st.IsDir() || st.Mode().Perm()&0o022 != 0 || int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("runsc: %s is not a directory of this user's alone", dir)
+	}
+	return nil
 }
 
 // detach waits for runsc, which ends once the sandbox runs without it, and
@@ -150,8 +189,7 @@ func (p *Process) detach(ctx context.Context, c *Config, pid int) error {
 	p.pidfd = sentry
 	go func() {
 		waitPidfd(sentry)
-		sentry.Close() //nolint:errcheck // read side
-		close(p.done)
+		p.finish()
 	}()
 	return nil
 }
@@ -204,8 +242,7 @@ func (l *Launcher) runsc(b Binary, c *Config, s Start, st *streams) (pid int, pi
 		}
 	}
 	for _, f := range files {
-		// The descriptor without Fd, which would make ours blocking; a pipe's
-		// two ends are separate, so the child's may be what it wants.
+		// Fd makes the child's end of a pipe blocking, ours is another.
 		attr.Files = append(attr.Files, f.Fd())
 	}
 	pid, err = l.fork(b.Path, append([]string{"runsc"}, append(c.flags(b), verb...)...), attr)
