@@ -34,7 +34,7 @@ func keeper(t *testing.T) *glovebox {
 func (g *glovebox) endAll() {
 	cmd := g.cmd(g.t.Context(), "kill", "--all")
 	if g.t.Context().Err() != nil { // in a cleanup it is over
-		cmd = exec.Command(g.exe, "kill", "--all") //nolint:noctx // see above
+		cmd = exec.Command(g.exe, "kill", "--all")
 		cmd.Dir, cmd.SysProcAttr, cmd.Env = g.dir, g.as, g.cmd(g.t.Context()).Env
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -96,7 +96,7 @@ func (g *glovebox) want(code int, out string, args ...string) ran {
 func (g *glovebox) asNobody() {
 	g.t.Helper()
 	// t.TempDir lies below a directory that only root can enter.
-	dir, err := os.MkdirTemp("", "glovebox-nobody-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("", "glovebox-nobody-")
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func TestKept_shell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ptmx.Close() //nolint:errcheck // a terminal
+	defer ptmx.Close()
 	var mu sync.Mutex
 	var seen bytes.Buffer
 	go func() {

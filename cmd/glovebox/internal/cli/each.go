@@ -31,7 +31,7 @@ func (a *App) each(ctx context.Context, names []string, asJSON, missing bool, do
 		return err
 	}
 	defer fl.close()
-	all, unasked := fl.list(ctx)
+	all, unasked := fl.list(ctx, names...)
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -26,7 +25,7 @@ const (
 
 // listTimeout bounds how long one backend may take to tell what runs on it: a
 // daemon that hangs must not hide the sandboxes of the others.
-const listTimeout = 10 * time.Second
+const listTimeout = 5 * time.Second
 
 // callTimeout bounds one call about one sandbox.
 const callTimeout = time.Minute
@@ -77,17 +76,45 @@ func (f *fleet) close() {
 }
 
 // list is every sandbox of every backend, oldest first, and what backends could
-// not be asked. A backend that keeps no sandboxes has none.
-func (f *fleet) list(ctx context.Context) ([]entry, []error) {
-	lists, errs := make([][]entry, len(f.backends)), make([]error, len(f.backends))
-	var wg sync.WaitGroup
-	for i, st := range f.backends {
-		wg.Go(func() { lists[i], errs[i] = st.list(ctx) })
+// not be asked. A backend that keeps no sandboxes has none. With names it is
+// enough to have found the IDs among them, so that a backend which hangs does
+// not hold up the work on another's sandbox.
+func (f *fleet) list(ctx context.Context, names ...string) (all []entry, unasked []error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		entries []entry
+		err     error
 	}
-	wg.Wait()
-	all := slices.Concat(lists...)
+	answers := make(chan answer, len(f.backends))
+	for _, st := range f.backends {
+		go func() {
+			entries, err := st.list(ctx)
+			answers <- answer{entries, err}
+		}()
+	}
+	for range f.backends {
+		got := <-answers
+		all = append(all, got.entries...)
+		if got.err != nil {
+			unasked = append(unasked, got.err)
+		}
+		if len(names) > 0 && allIDs(all, names) {
+			break
+		}
+	}
 	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID)) })
-	return all, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	return all, unasked
+}
+
+// allIDs tells whether names are IDs of these.
+func allIDs(all []entry, names []string) bool {
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(e entry) bool { return e.ID == name }) {
+			return false
+		}
+	}
+	return true
 }
 
 func (st *station) list(ctx context.Context) ([]entry, error) {
@@ -204,7 +231,7 @@ func namesOf(all []entry) []string {
 
 // one finds the sandbox of that name and takes it up.
 func (f *fleet) one(ctx context.Context, name string) (backend.Sandbox, entry, error) {
-	all, unasked := f.list(ctx)
+	all, unasked := f.list(ctx, name)
 	if err := ctx.Err(); err != nil {
 		return nil, entry{}, err
 	}

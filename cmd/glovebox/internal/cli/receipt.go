@@ -45,7 +45,8 @@ func everyday() []backend.Control {
 	return []backend.Control{backend.ControlMemory, backend.ControlCPU, backend.ControlPids, backend.ControlDisk}
 }
 
-// receiptLines is a receipt for people. limit is the command's wall time.
+// receiptLines is a receipt for people. limit is the command's wall time, 0
+// where there is no command.
 func receiptLines(r *backend.Receipt, exit *backend.Exit, limit time.Duration, verbose bool) []string {
 	how := "measured"
 	if !r.Measured {
@@ -69,7 +70,9 @@ func receiptLines(r *backend.Receipt, exit *backend.Exit, limit time.Duration, v
 			limits = append(limits, strings.TrimSpace(string(g.Control)+" "+g.Value))
 		}
 	}
-	limits = append(limits, "time "+limit.String())
+	if limit != 0 {
+		limits = append(limits, "time "+wallText(limit))
+	}
 	lines = append(lines, "  limits: "+list(limits))
 	if len(weak) > 0 {
 		lines = append(lines, "  weaker: "+list(weak))
@@ -93,6 +96,14 @@ func receiptLines(r *backend.Receipt, exit *backend.Exit, limit time.Duration, v
 		lines[i] = term.String(l)
 	}
 	return lines
+}
+
+// wallText is a command's wall time.
+func wallText(d time.Duration) string {
+	if d == backend.UntilSandboxEnds {
+		return "until the sandbox ends"
+	}
+	return d.String()
 }
 
 // ending is how the program ended, with the limits that it hit.
@@ -199,7 +210,7 @@ func mechanism(by, note string) string {
 
 func commandView(r *request) commandExplained {
 	c := commandExplained{
-		Args: r.command.Args, Env: slices.Sorted(maps.Keys(r.command.Env)), Timeout: r.command.Timeout.String(),
+		Args: r.command.Args, Env: slices.Sorted(maps.Keys(r.command.Env)), Timeout: wallText(r.command.Timeout),
 	}
 	if r.program != nil {
 		c.Args = r.program.Args(r.program.Name, r.args...)
@@ -243,7 +254,7 @@ func limitLines(c router.Verdict, l backend.Limits, req *request) []string {
 		claim(backend.ControlCPU, fmt.Sprint(l.CPUs)),
 		claim(backend.ControlPids, fmt.Sprint(l.Pids)),
 		claim(backend.ControlDisk, config.Size(l.Disk).String()),
-		claim(backend.ControlWallTime, req.command.Timeout.String()),
+		claim(backend.ControlWallTime, wallText(req.command.Timeout)),
 		claim(backend.ControlNetworkOff, ""),
 	}
 }

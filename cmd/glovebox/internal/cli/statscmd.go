@@ -88,7 +88,7 @@ func (a *App) stats(ctx context.Context, names []string, asJSON, once bool) erro
 // measure samples the sandboxes of these names, all without any. The rates are
 // since before.
 func (a *App) measure(ctx context.Context, fl *fleet, names []string, before []sample) ([]sample, error) {
-	all, unasked := fl.list(ctx)
+	all, unasked := fl.list(ctx, names...)
 	if err := ctx.Err(); err != nil {
 		return nil, because(ctx, err)
 	}
