@@ -399,12 +399,52 @@ func TestHealth_closeWhileProbing(t *testing.T) {
 			synctest.Wait()
 			began := time.Now()
 			err = r.Close()
-			if took := time.Since(began); took > 10*time.Second || (err != nil) != deaf {
+			if took := time.Since(began); took > 10*time.Second || !deaf && took > 0 || (err != nil) != deaf {
 				t.Errorf("Close = %v after %s", err, took)
 			}
 			<-answered
 			close(hangs) // only now does the deaf one end
 		})
+	}
+}
+
+// A probe that began before a Create failed does not make up for it.
+func TestHealth_newerFactWins(t *testing.T) {
+	t.Parallel()
+	inBubble(t, router.Options{}, func(t *testing.T, a, _ *daemon, r *router.Router) {
+		slow := make(chan struct{})
+		a.set("", slow)
+		p, _ := backend.As[backend.Prober](r)
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = p.Probe(t.Context()) })
+		pass(time.Second)
+		a.set("gone", nil)
+		expect(t, r, "b", "gone")
+		a.set("", nil)
+		pass(time.Second)
+		close(slow)
+		wg.Wait()
+		expect(t, r, "b", "seen 1s ago: gone")
+	})
+}
+
+// One that is known to be down is asked last for a sandbox that it may have.
+func TestHealth_findAsksThoseThatAnswerFirst(t *testing.T) {
+	t.Parallel()
+	down := &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Err: errors.New("no engine")}
+	a, b := &lost{findable: findable{fake: fake{level: backend.IsolationKernel, err: down}}}, &findable{fake: fake{level: backend.IsolationKernel}, id: "y1"}
+	r, err := router.New([]router.Candidate{{Name: "a", Executor: a}, {Name: "b", Executor: b}}, router.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() //nolint:errcheck // fakes
+	create(t, r)
+	f, _ := backend.As[backend.Finder](r)
+	if _, err := f.Find(t.Context(), "y1"); err != nil || a.finds > 0 {
+		t.Errorf("error %v, the one that is down was asked %d times", err, a.finds)
+	}
+	if _, err := f.Find(t.Context(), "z1"); backend.KindOf(err) != backend.ErrUnavailable || a.finds != 1 {
+		t.Errorf("error %v, the one that is down was asked %d times", err, a.finds)
 	}
 }
 
@@ -506,9 +546,13 @@ func TestRouter_absent(t *testing.T) {
 }
 
 // lost is a finder that cannot answer.
-type lost struct{ findable }
+type lost struct {
+	findable
+	finds int
+}
 
-func (*lost) Find(context.Context, string) (backend.Sandbox, error) {
+func (l *lost) Find(context.Context, string) (backend.Sandbox, error) {
+	l.finds++
 	return nil, &backend.Error{Op: "find", Kind: backend.ErrUnavailable, Err: errors.New("no engine")}
 }
 
