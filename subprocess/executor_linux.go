@@ -90,7 +90,7 @@ func (d *driver) LookAt(spec backend.Spec) error {
 	if _, err := d.checkRoot(spec); err != nil {
 		return err
 	}
-	_, err := d.checkBinds(spec.Mounts)
+	_, err := d.mounts().Mounts(spec.Mounts)
 	return err
 }
 
@@ -115,12 +115,10 @@ func (d *driver) Refuse(_, spec backend.Spec) error {
 	if d.cfg.Rootfs != "" && !d.caps.Has(backend.FeatureTemplates) {
 		return refuse(backend.ErrUnsupported, "rootfs", "without namespaces a sandbox has the host's root", "leave rootfs empty, or let glovebox make namespaces")
 	}
-	// Written pages count as memory: within the scratch a full disk must be
-	// ENOSPC and not the memory limit.
-	if l := spec.Limits; l.Disk > l.Memory/2 && d.host.mode != launch.ModeRestricted && d.host.mode != launch.ModePlain {
-		return refuse(backend.ErrUnsupported, "limits.disk",
-			fmt.Sprintf("the scratch is in memory and can have at most half of it, %d bytes", l.Memory/2),
-			"raise limits.memory to twice the disk, or choose another backend")
+	if d.host.mode != launch.ModeRestricted && d.host.mode != launch.ModePlain {
+		if err := box.CheckDisk(driverName, spec); err != nil {
+			return err
+		}
 	}
 	if t := spec.Template; t != "" && d.cfg.Templates[t] == "" {
 		return refuse(backend.ErrNotFound, "template", fmt.Sprintf("there is no template %q", t), "name it in templates")

@@ -3,6 +3,8 @@
 package box
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -36,5 +38,20 @@ func (b *Birth) Contained(userUID, agentUID int) *launch.Config {
 		Scratch: launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:     b.Spec.Env, Token: b.Token, Rlimits: Rlimits(b.Asked, b.Spec),
 		LimitMemory: l.Memory, LimitCPUs: l.CPUs,
+	}
+}
+
+// CheckDisk refuses a scratch in memory that does not fit. Written pages count
+// as memory: within the scratch a full disk must be ENOSPC and not the memory
+// limit.
+func CheckDisk(driver string, spec backend.Spec) error {
+	l := spec.Limits
+	if l.Disk <= l.Memory/2 {
+		return nil
+	}
+	return &backend.Error{
+		Op: "create", Kind: backend.ErrUnsupported, Backend: driver, Field: "limits.disk",
+		Err: fmt.Errorf("the scratch is in memory and can have at most half of it, %d bytes", l.Memory/2),
+		Fix: "raise limits.memory to twice the disk, or choose another backend",
 	}
 }
