@@ -65,7 +65,7 @@ type Proxy struct {
 	flows    map[*flow]struct{}
 	serving  *session
 	ready    chan struct{} // closed when the agent behind a session was told
-	idle     *sync.Cond // serving became nil
+	idle     *sync.Cond    // serving became nil
 }
 
 // state is what a network policy becomes. An update makes a new one.
