@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,13 +66,6 @@ func mountContained(cfg *Config) error {
 		}
 	}
 	return nil
-}
-
-// InsideSentry tells whether the kernel is gVisor's.
-func InsideSentry() bool {
-	buf := make([]byte, 4<<10)
-	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, buf)
-	return err == nil && bytes.Contains(buf[:n], []byte("gVisor"))
 }
 
 // Accounts are /etc/passwd and /etc/group of a root without accounts of its own

@@ -12,6 +12,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/launch/landlock"
 	"github.com/glovebox-dev/glovebox/internal/launch/seccomp"
+	"github.com/glovebox-dev/glovebox/internal/launch/sentry"
 	"github.com/glovebox-dev/glovebox/internal/launch/spawn"
 )
 
@@ -22,6 +23,8 @@ type Sandbox struct {
 	// LandlockABI is the version of the domain that commands are in; 0 for none.
 	LandlockABI int
 	Seccomp     bool
+	// Sentry: the kernel was recognised as gVisor's.
+	Sentry bool
 }
 
 // Setup turns the calling process, a static Go program that has done nothing
@@ -53,6 +56,10 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		}
 	}
 	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs}}
+	if cfg.Mode == ModeContained {
+		// Before the filter, which refuses some of what it looks at.
+		sb.Sentry, _ = sentry.Observe().GVisor()
+	}
 	for _, l := range cfg.Rlimits {
 		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
 	}
@@ -79,7 +86,7 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		}
 	}
 	sb.Reaper, err = spawn.New(spawn.Options{
-		Orphans: true, Enter: func() error { return confineThread(cfg, rules) },
+		Orphans: true, Enter: func() error { return confineThread(cfg, sb, rules) },
 		// Security: where user code has the agent's uid it may stop a child
 		// that has not executed yet.
 		Separate: !cfg.SeparateIDs(),
@@ -186,7 +193,7 @@ func restrictedRules(cfg *Config) []landlock.Rule {
 }
 
 // confineThread is what the forking thread does to itself, for its children.
-func confineThread(cfg *Config, rules *landlock.Ruleset) error {
+func confineThread(cfg *Config, sb *Sandbox, rules *landlock.Ruleset) error {
 	// A new session keyring, so that no key of the host's is possessed.
 	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return fmt.Errorf("session keyring: %w", e)
@@ -200,10 +207,10 @@ func confineThread(cfg *Config, rules *landlock.Ruleset) error {
 				return fmt.Errorf("bounding set: %w", err)
 			}
 		}
-		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !cfg.lacks(err) {
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !sb.lacks(err) {
 			return fmt.Errorf("ambient capabilities: %w", err)
 		}
-		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil && !cfg.lacks(err) {
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil && !sb.lacks(err) {
 			return fmt.Errorf("securebits: %w", err)
 		}
 	}
@@ -225,9 +232,7 @@ func pidfds() bool {
 // lacks tells whether err says that the kernel has no such thing, which in
 // gVisor, as far as it goes, is no loss: without a bounding set no exec gives a
 // capability, and there are no ambient ones to clear.
-func (cfg *Config) lacks(err error) bool {
-	return cfg.Mode == ModeContained && InsideSentry() && errors.Is(err, unix.EINVAL)
-}
+func (sb *Sandbox) lacks(err error) bool { return sb.Sentry && errors.Is(err, unix.EINVAL) }
 
 // SeparateIDs tells whether agent and user code have different uids, so that
 // there are accounts to switch to.

@@ -237,7 +237,7 @@ func measure(sb *launch.Sandbox) launch.Hello {
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	return launch.Hello{
 		PID: os.Getpid(), LandlockABI: sb.LandlockABI, Seccomp: sb.Seccomp, NoNewPrivs: nnp == 1,
-		Kernel: kernelName(), Sentry: launch.InsideSentry(),
+		Kernel: kernelName(), Sentry: sb.Sentry,
 	}
 }
 
