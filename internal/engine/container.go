@@ -100,10 +100,7 @@ func (e *Engine) Create(ctx context.Context, c Container) (Created, error) {
 	}
 	for _, v := range image.Volumes {
 		if !c.covers(v) {
-			return Created{}, &backend.Error{
-				Op: "create", Kind: backend.ErrInvalid, Field: "image", Err: fmt.Errorf("the image declares the volume %q", oneLine(v)),
-				Fix: "build it without, or mount something there",
-			}
+			return Created{}, volumeError(v)
 		}
 	}
 	// The ID and not the name: what was looked at is what runs.
@@ -118,6 +115,11 @@ func (e *Engine) Create(ctx context.Context, c Container) (Created, error) {
 	})
 	if err != nil {
 		return Created{}, err
+	}
+	if len(image.Volumes) > 0 {
+		if err := e.noVolumes(ctx, made.ID); err != nil {
+			return Created{}, undone(err, e.Remove(context.WithoutCancel(ctx), made.ID))
+		}
 	}
 	out := Created{ID: made.ID, ImageID: image.ID}
 	for _, w := range made.Warnings {
@@ -157,10 +159,36 @@ func (c Container) check() error {
 	return checkLabels("create", c.Labels)
 }
 
-// covers tells whether something is mounted on an image's volume, or will be.
-// The engine looks at exact paths of mounts, so only these count.
+// covers tells whether something will be mounted on an image's volume.
 func (c Container) covers(volume string) bool {
-	return slices.ContainsFunc(c.Binds, func(b Bind) bool { return b.Target == path.Clean(volume) })
+	volume = path.Clean(volume)
+	_, tmpfs := c.Tmpfs[volume]
+	return tmpfs || slices.ContainsFunc(c.Binds, func(b Bind) bool { return b.Target == volume })
+}
+
+func volumeError(path string) error {
+	return &backend.Error{
+		Op: "create", Kind: backend.ErrInvalid, Field: "image", Err: fmt.Errorf("the image declares the volume %q", oneLine(path)),
+		Fix: "build it without, or mount something there",
+	}
+}
+
+// noVolumes asks whether the engine agrees that all volumes are covered.
+func (e *Engine) noVolumes(ctx context.Context, id string) error {
+	var got container.InspectResponse
+	err := e.onContainer(ctx, call{op: "create", within: e.limits.quick}, id, func(ctx context.Context) (err error) {
+		got, err = e.api.ContainerInspect(ctx, id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, m := range got.Mounts {
+		if m.Type == mount.TypeVolume {
+			return volumeError(m.Destination)
+		}
+	}
+	return nil
 }
 
 func (c Container) config() (*container.Config, *container.HostConfig) {

@@ -90,6 +90,19 @@ func (e *Engine) classify(ctx context.Context, c call, err error) error {
 	return out
 }
 
+// undone adds to err that what was begun could not be undone.
+func undone(err, undo error) error {
+	if undo == nil {
+		return err
+	}
+	if e, ok := errors.AsType[*backend.Error](err); ok {
+		out := *e
+		out.Err = errors.Join(e.Err, undo)
+		return &out
+	}
+	return errors.Join(err, undo)
+}
+
 func kindOf(c call, err error) backend.Kind {
 	var dial *dialError
 	text := err.Error()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -114,13 +115,25 @@ func TestCreate_refusesVolumes(t *testing.T) {
 	if be := wantKind(t, err, backend.ErrInvalid, "image"); !strings.Contains(be.Error(), "/data") {
 		t.Error(be)
 	}
-	c.Binds = []Bind{{Source: t.TempDir(), Target: "/data"}}
-	id := create(t, e, c)
-	got, err := e.api.ContainerInspect(t.Context(), id)
-	if err != nil || len(got.Mounts) != 1 || got.Mounts[0].Type != "bind" {
-		t.Errorf("%+v, %v", got.Mounts, err)
+	bound, tmp := c, c
+	bound.Binds = []Bind{{Source: t.TempDir(), Target: "/data"}}
+	tmp.Name, tmp.Tmpfs = newName(), map[string]string{"/data": "size=1m"}
+	for _, c := range []Container{bound, tmp} {
+		id := create(t, e, c)
+		if err := e.noVolumes(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+		if err := e.Remove(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := e.Remove(t.Context(), id); err != nil {
+	// The control: a volume that the engine did make is seen.
+	made, err := e.api.ContainerCreate(t.Context(), &container.Config{Image: name, Cmd: []string{"/x"}, Labels: labels()}, nil, nil, nil, newName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, e.noVolumes(t.Context(), made.ID), backend.ErrInvalid, "image")
+	if err := e.Remove(t.Context(), made.ID); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.RemoveImage(t.Context(), name); err != nil {

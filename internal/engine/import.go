@@ -150,7 +150,7 @@ func (e *Engine) Export(ctx context.Context, imageName, name string, labels map[
 	case backend.KindOf(err) == backend.ErrConflict:
 		return nil, err // another's
 	case err != nil:
-		return nil, errors.Join(err, remove())
+		return nil, undone(err, remove())
 	}
 	stream, cancel := context.WithCancel(ctx)
 	var body io.ReadCloser
@@ -169,7 +169,7 @@ func (e *Engine) Export(ctx context.Context, imageName, name string, labels map[
 	})
 	if err != nil {
 		cancel()
-		return nil, errors.Join(err, remove())
+		return nil, undone(err, remove())
 	}
 	timer := newIdle(e.limits.idle, cancel)
 	return &exported{
