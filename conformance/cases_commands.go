@@ -36,6 +36,7 @@ func commandCases() []Case {
 		{ID: "CM-19", Area: Commands, Title: "signals are neither blocked nor ignored at the start", Needs: needs(python()), Run: signalState},
 		{ID: "CM-20", Area: Commands, Title: "each command has an ID of its own", Needs: sh, Run: commandIDs},
 		{ID: "CM-21", Area: Commands, Title: "arguments that are too long end with a code or an error, never with silence", Needs: sh, Run: hugeArguments},
+		{ID: "CM-22", Area: Commands, Title: "an executable file without a first line for the kernel is a script of sh, or exited(126)", Needs: sh, Run: noProgram},
 	}
 }
 
@@ -75,10 +76,22 @@ func notExecutable(ctx context.Context, t *T) {
 	t.write(ctx, sb, "plain", "#!/bin/sh\n")
 	t.exited("without the bit", t.exec(ctx, sb, "./plain").Exit, "exited(126)")
 	t.exited("a directory", t.exec(ctx, sb, "/usr").Exit, "exited(126)")
-	if err := backend.WriteFile(ctx, sb.Files(), "junk", []byte("\x00\x01\x02 no program"), 0o755); err != nil {
+}
+
+func noProgram(ctx context.Context, t *T) {
+	sb := t.Create(ctx, backend.Spec{})
+	if err := backend.WriteFile(ctx, sb.Files(), "script", []byte("echo ran\n"), 0o755); err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.exited("no program", t.exec(ctx, sb, "./junk").Exit, "exited(126)")
+	if got := t.exec(ctx, sb, "./script"); got.String() != "exited(126)" && (!got.Success() || got.out != "ran\n") {
+		t.Errorf("%v %q %q", got.Exit, got.out, got.err)
+	}
+	if err := backend.WriteFile(ctx, sb.Files(), "junk", []byte("\x7fELF\x02 no program"), 0o755); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if got := t.exec(ctx, sb, "./junk"); got.Reason != backend.ReasonExited || got.Code != 126 && got.Code != 127 && got.Code != 2 {
+		t.Errorf("%v", got.Exit)
+	}
 }
 
 func reservedCodes(ctx context.Context, t *T) {

@@ -147,7 +147,7 @@ func manyFiles(ctx context.Context, t *T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			name, data := fmt.Sprintf("d/f%d", i%8), pattern(100_000+i%8)
+			name, data := fmt.Sprintf("d/f%d", i), pattern(100_000+i)
 			for range 4 {
 				if err := backend.WriteFile(ctx, sb.Files(), name, data, 0); err != nil {
 					t.Errorf("write %s: %v", name, err)

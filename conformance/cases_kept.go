@@ -116,6 +116,7 @@ func keptEnds(ctx context.Context, t *T) {
 		_, err := f.Find(ctx, id)
 		return backend.KindOf(err) == backend.ErrNotFound || backend.KindOf(err) == backend.ErrExpired
 	})
+	t.Open(ctx) // which sweeps
 }
 
 func receiptOfFound(ctx context.Context, t *T) {

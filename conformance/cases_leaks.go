@@ -122,6 +122,7 @@ func keptLeavesNothing(ctx context.Context, t *T) {
 	// Another executor may sweep it, as the next use of the store would.
 	f := find[backend.Finder](t, "find", t.Open(ctx))
 	t.until(ctx, "nobody finds it", func() bool { _, err := f.Find(ctx, id); return err != nil })
+	t.Open(ctx) // which sweeps
 	t.nothingNew(ctx, before)
 }
 

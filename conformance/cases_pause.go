@@ -20,7 +20,7 @@ func pauseCases() []Case {
 		{ID: "PA-06", Area: Pause, Title: "a paused kept sandbox is found paused, and resumed by its finder", Needs: append(p, feature(backend.FeatureFind)), Run: foundPaused},
 		{ID: "PA-07", Area: Pause, Title: "pausing files alone works or is refused, never pretended", Needs: p, Run: pauseFilesOnly},
 		{ID: "PA-08", Area: Pause, Title: "closing the executor ends a paused bound sandbox", Needs: p, Run: closePaused},
-		{ID: "PA-09", Area: Pause, Title: "at its deadline a sandbox that is to be paused is paused", Needs: append(p, feature(backend.FeatureFind)), Run: pauseAtExpiry},
+		{ID: "PA-09", Area: Pause, Title: "at its deadline a sandbox that is to be paused is paused, or that was refused", Needs: append(p, feature(backend.FeatureFind)), Run: pauseAtExpiry},
 	}
 }
 
@@ -151,7 +151,14 @@ func closePaused(ctx context.Context, t *T) {
 }
 
 func pauseAtExpiry(ctx context.Context, t *T) {
-	id := t.keep(ctx, backend.Spec{Lifetime: 3 * time.Second, OnExpiry: backend.ExpiryPause}, func(sb backend.Sandbox) { t.write(ctx, sb, "f", "kept") })
+	spec := backend.Spec{Lifetime: 3 * time.Second, OnExpiry: backend.ExpiryPause}
+	kept := t.Spec(spec)
+	kept.Keep = true
+	if err := t.refuses(ctx, t.Executor(), kept); err != nil {
+		t.unsupportedField("pausing at the deadline", err, "on_expiry")
+		return
+	}
+	id := t.keep(ctx, spec, func(sb backend.Sandbox) { t.write(ctx, sb, "f", "kept") })
 	t.pass(ctx, 3*time.Second)
 	t.until(ctx, "it is paused", func() bool { return t.infos(ctx, t.Executor())[id].State == backend.StatePaused })
 	sb := t.findAgain(ctx, id)

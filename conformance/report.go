@@ -22,6 +22,7 @@ const (
 	Pass         Verdict = "pass"
 	Unsupported  Verdict = "unsupported"  // not claimed, and refused as it must be
 	Inconclusive Verdict = "inconclusive" // a precondition or a control does not hold here
+	Waived       Verdict = "waived"       // a failure that is known, with a reason; one that passes is stale and fails
 	Fail         Verdict = "fail"
 )
 
@@ -108,6 +109,9 @@ func (r Report) WriteTable(w io.Writer) error {
 func (r Report) Summary() string {
 	s := fmt.Sprintf("%d passed, %d failed, %d inconclusive, %d unsupported, %v",
 		r.Counts[Pass], r.Counts[Fail], r.Counts[Inconclusive], r.Counts[Unsupported], r.Took.Round(time.Millisecond))
+	if n := r.Counts[Waived]; n > 0 {
+		s += fmt.Sprintf(", %d waived", n)
+	}
 	if !r.Watched {
 		s += ", the host was not watched"
 	}
