@@ -405,6 +405,17 @@ func TestKept_severalProcessesAtOnce(t *testing.T) {
 	g.want(0, "", "ps", "-aq")
 }
 
+func TestKept_twoBackendsOfOneState(t *testing.T) {
+	t.Parallel()
+	g := keeper(t)
+	file := g.write("two.yaml", "version: 1\nbackends: {box: {driver: subprocess}, pen: {driver: subprocess}}\n")
+	id := strings.TrimSpace(g.want(0, "*", "--config", file, "create", "-q", "--backend", "pen", "--name", "x").out)
+	g.want(0, id+"\n", "--config", file, "ps", "-q")
+	g.want(0, "y\n", "--config", file, "exec", "x", "echo", "y")
+	g.want(0, "y\n", "exec", id, "echo", "y")
+	g.want(0, id+"\n", "--config", file, "kill", id)
+}
+
 func TestKept_prune(t *testing.T) {
 	t.Parallel()
 	g := keeper(t)

@@ -195,7 +195,24 @@ func (a *App) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "read `FILE` instead of the user's and the project's configuration")
 	root.AddCommand(a.runCommand(), a.doctorCommand(), a.imageCommand(), a.configCommand(), a.versionCommand())
 	root.AddCommand(a.keptCommands()...)
+	root.AddCommand(a.sandboxCommand())
 	return root
+}
+
+// sandboxCommand is the same commands below one, where users of E2B's command
+// line look for them.
+func (a *App) sandboxCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sandbox", Aliases: []string{"sbx"}, Short: "The commands for kept sandboxes, as the E2B command line spells them",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.keptCommands()...)
+	return cmd
 }
 
 // flagError is a usage error that suggests the flag that was meant.

@@ -303,6 +303,9 @@ func (a *App) wait(ctx context.Context, name, command string, asJSON, rm bool) e
 		out.err = sb.Destroy(dctx)
 	}
 	code := out.code()
+	if !asJSON {
+		a.remark(&runFlags{}, &out)
+	}
 	if asJSON {
 		err = printJSON(a.Stdout, report{OK: code == 0, Exit: out.exit, Code: code, Error: newFailure(out.err)})
 	} else {

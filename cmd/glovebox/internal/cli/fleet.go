@@ -38,10 +38,19 @@ type fleet struct {
 
 // station is one configured backend.
 type station struct {
-	name string
-	ex   backend.Executor // nil when it could not be opened
-	err  error            // why
+	name    string
+	driver  string
+	implied bool             // nobody configured it: it is there for its driver
+	ex      backend.Executor // nil when it could not be opened
+	err     error            // why
 }
+
+// notThere is why a backend that nobody configured cannot be asked: it is most
+// likely not on this host at all.
+type notThere struct{ err error }
+
+func (e *notThere) Error() string { return e.err.Error() }
+func (e *notThere) Unwrap() error { return e.err }
 
 // entry is a sandbox on a backend.
 type entry struct {
@@ -59,7 +68,7 @@ func (a *App) fleet(ctx context.Context) (*fleet, error) {
 	fl := &fleet{limits: l.Config.LimitsFor}
 	for _, name := range slices.Sorted(maps.Keys(l.Config.Backends)) {
 		b := l.Config.Backends[name]
-		st := &station{name: name}
+		st := &station{name: name, driver: b.Driver, implied: name == b.Driver && len(b.With) == 0}
 		st.ex, st.err = reg.Open(ctx, b.Driver, l.Config.Env(name), b.With)
 		fl.backends = append(fl.backends, st)
 	}
@@ -90,6 +99,9 @@ func (f *fleet) list(ctx context.Context, names ...string) (all []entry, unasked
 	for _, st := range f.backends {
 		go func() {
 			entries, err := st.list(ctx)
+			if kind := backend.KindOf(err); st.implied && (kind == backend.ErrUnavailable || kind == backend.ErrUnsupported) {
+				err = &notThere{err}
+			}
 			answers <- answer{entries, err}
 		}()
 	}
@@ -103,8 +115,24 @@ func (f *fleet) list(ctx context.Context, names ...string) (all []entry, unasked
 			break
 		}
 	}
-	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID)) })
-	return all, unasked
+	return once(all), unasked
+}
+
+// once is all, oldest first, without what is listed twice: two backends of one
+// driver and state directory see the same sandboxes. The one that somebody
+// configured is named.
+func once(all []entry) []entry {
+	slices.SortFunc(all, func(a, b entry) int {
+		preference := 0
+		if a.at.implied != b.at.implied {
+			preference = 1
+			if b.at.implied {
+				preference = -1
+			}
+		}
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID), preference, cmp.Compare(a.at.name, b.at.name))
+	})
+	return slices.CompactFunc(all, func(a, b entry) bool { return a.ID == b.ID && a.at.driver == b.at.driver })
 }
 
 // allIDs tells whether names are IDs of these.

@@ -38,8 +38,8 @@ func with(t *testing.T, backends map[string]backend.Executor) *several {
 	config.WriteString("version: 1\nbackends:\n")
 	var factories []registry.Factory
 	for name, ex := range backends {
-		fmt.Fprintf(&config, "  %s: {driver: %s}\n", name, name)
-		factories = append(factories, registry.Driver(name, func() struct{} { return struct{}{} },
+		fmt.Fprintf(&config, "  %s: {driver: of-%s}\n", name, name)
+		factories = append(factories, registry.Driver("of-"+name, func() struct{} { return struct{}{} },
 			func(context.Context, registry.Env, struct{}) (backend.Executor, error) {
 				if f, ok := ex.(*backendtest.Fake); ok {
 					return f.Reopen(), nil
@@ -50,7 +50,7 @@ func with(t *testing.T, backends map[string]backend.Executor) *several {
 				return ex, nil
 			},
 			func(context.Context, registry.Env, struct{}) (registry.Report, error) {
-				return registry.Report{Driver: name}, nil
+				return registry.Report{Driver: "of-" + name}, nil
 			}))
 	}
 	config.WriteString("executors: {default: {use: [one]}}\n")
@@ -133,6 +133,9 @@ func TestKept_foundOnEveryBackend(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r := w.run("kill", "frist"); r.code != 1 || !strings.Contains(r.err, `did you mean "first"`) || !strings.Contains(r.err, "not asked") {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run("sandbox", "ls", "-q"); r.code != 0 || !strings.Contains(r.out, a.ID()) {
 		t.Errorf("%+v", r)
 	}
 	none := with(t, map[string]backend.Executor{"one": nil})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func (a *App) killCommand() *cobra.Command {
 	var sig, command string
 	var filters []string
 	cmd := &cobra.Command{
-		Use: "kill [flags] SANDBOX...", Aliases: []string{"rm", "destroy"},
+		Use: "kill [flags] SANDBOX...", Aliases: []string{"rm", "destroy", "kl"},
 		Short: "End kept sandboxes with everything in them",
 		Long: `End kept sandboxes with everything in them.
 
@@ -85,10 +86,11 @@ func (a *App) killAll(ctx context.Context, filters []string, asJSON bool, end fu
 	}
 	err = a.tell(results, asJSON, true)
 	for _, e := range unasked {
+		if _, absent := errors.AsType[*notThere](e); absent {
+			continue
+		}
 		a.warn(e.Error())
-	}
-	if err == nil && len(unasked) > 0 {
-		err = &exitError{code: exitFailed} // some may be left
+		err = cmp.Or(err, error(&exitError{code: exitFailed})) // some may be left
 	}
 	return err
 }

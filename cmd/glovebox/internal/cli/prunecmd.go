@@ -95,6 +95,10 @@ func (a *App) remove(ctx context.Context, found map[string]*pruned) []error {
 	}
 	defer fl.close()
 	all, errs := fl.list(ctx)
+	errs = slices.DeleteFunc(errs, func(err error) bool {
+		_, absent := errors.AsType[*notThere](err)
+		return absent
+	})
 	for _, e := range all {
 		expired := !e.Deadline.IsZero() && time.Now().After(e.Deadline)
 		if !e.Keep || e.State != backend.StateLost && !expired {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,8 @@ func (a *App) psCommand() *cobra.Command {
 		Short: "List kept sandboxes of every backend",
 		Long: `List kept sandboxes of every backend, running and paused ones.
 
-A backend that cannot be asked is warned of; when none could be, the exit code is 1.`,
+A backend that cannot be asked is warned of, unless nobody configured it and --all is
+not given; when none could be asked, the exit code is 1.`,
 		Example: "  glovebox ps\n  glovebox ps -q --filter label=job=7",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			match, err := parseFilters(filters)
@@ -43,7 +45,9 @@ A backend that cannot be asked is warned of; when none could be, the exit code i
 				return !match.match(e) || !all && (!e.Keep || e.State == backend.StateLost)
 			})
 			for _, err := range unasked {
-				a.warn(err.Error())
+				if _, absent := errors.AsType[*notThere](err); all || !absent {
+					a.warn(err.Error())
+				}
 			}
 			if err := a.printSandboxes(list, quiet, asJSON); err != nil {
 				return err

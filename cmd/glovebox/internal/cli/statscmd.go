@@ -108,7 +108,9 @@ func (a *App) measure(ctx context.Context, fl *fleet, names []string, before []s
 		}
 		if before == nil {
 			for _, err := range unasked {
-				a.warn(err.Error())
+				if _, absent := errors.AsType[*notThere](err); !absent {
+					a.warn(err.Error())
+				}
 			}
 		}
 	}
