@@ -96,7 +96,7 @@ func rules() []rule {
 		{part: "images", why: "definitions alone"},
 		{
 			part: "internal/image", own: []string{"backend", "images", "internal/statedir", "internal/strict"},
-			libraries: []string{"golang.org/x/sys"},
+			libraries: []string{"github.com/moby/patternmatcher", "golang.org/x/sys"},
 			why:       "drivers, server and command line take images from it; engines come in through its interfaces",
 		},
 		{

@@ -53,23 +53,76 @@ func (s *Store) Build(ctx context.Context, d Definition, opts BuildOptions) (img
 	if err != nil {
 		return Image{}, false, err
 	}
-	if img, ok := s.have(d.Name, want, opts); ok {
-		return img, false, imported(ctx, img, opts)
+	img = Image{Name: d.Name, Definition: want, About: d.About, Suite: d.Suite}
+	img, built, err = s.made(ctx, img, opts, func(st *stage, _ *Image, consume func(io.Reader) error) error {
+		b := &debstrap{program: opts.mmdebstrap, sources: opts.Sources, report: opts.report, scratch: st.scratch}
+		if b.program == "" {
+			b.program = "mmdebstrap"
+		}
+		return b.run(ctx, d, consume)
+	})
+	if err != nil {
+		return Image{}, false, err
+	}
+	return img, built, imported(ctx, img, opts)
+}
+
+// made is the image with img's name and definition, and whether there was none
+// yet: then give passes its archive to consume, and may use the stage and set
+// what is known of the image.
+func (s *Store) made(
+	ctx context.Context, img Image, opts BuildOptions, give func(st *stage, img *Image, consume func(io.Reader) error) error,
+) (Image, bool, error) {
+	if got, ok := s.have(img.Name, img.Definition, opts); ok {
+		return got, false, nil
 	}
 	began := time.Now()
-	lock, err := s.lock(ctx, d.Name, func() { opts.report(Progress{Image: d.Name, Phase: "waiting for another build of it"}) })
+	lock, err := s.lock(ctx, img.Name, func() { opts.report(Progress{Image: img.Name, Phase: "waiting for another build of it"}) })
 	if err != nil {
 		return Image{}, false, err
 	}
 	defer lock.Close() //nolint:errcheck // nothing was written
 	// Whoever had the lock may have built it, freshly enough for a refresh.
-	if img, err := s.Get(d.Name); err == nil && img.Definition == want && (!opts.Refresh || img.Created.After(began)) {
-		return img, false, imported(ctx, img, opts)
+	got, err := s.Get(img.Name)
+	if err == nil && got.Definition == img.Definition && (!opts.Refresh || got.Created.After(began)) {
+		return got, false, nil
 	}
-	if img, err = s.build(ctx, d, want, opts); err != nil {
+	st, err := s.stage()
+	if err != nil {
 		return Image{}, false, err
 	}
-	return img, true, imported(ctx, img, opts)
+	defer st.discard()
+	if err := st.hasSpace(); err != nil {
+		return Image{}, false, err
+	}
+	img.Created, img.Arch = time.Now().UTC(), architecture()
+	if err := give(st, &img, func(r io.Reader) error { return st.take(ctx, r, &img) }); err != nil {
+		return Image{}, false, err
+	}
+	if img.Hash == "" {
+		return Image{}, false, errShort
+	}
+	if img.Packages, err = installedPackages(filepath.Join(st.dir, rootfsName)); err != nil {
+		return Image{}, false, err
+	}
+	if ctx.Err() != nil {
+		return Image{}, false, ctx.Err()
+	}
+	opts.report(Progress{Image: img.Name, Phase: "writing to disk"})
+	img, err = st.commit(img)
+	return img, err == nil, err
+}
+
+func (st *stage) hasSpace() error {
+	for _, dir := range []string{st.dir, st.scratch} {
+		if free, known := freeBytes(dir); known && free < needBytes {
+			return &backend.Error{
+				Op: "image", Kind: backend.ErrCapacity, Err: fmt.Errorf("%s has %d MiB left and a build takes %d", filepath.Dir(dir), free>>20, needBytes>>20),
+				Fix: "free some space there, or set TMPDIR and GLOVEBOX_STATE_DIR to directories on a larger disk",
+			}
+		}
+	}
+	return nil
 }
 
 func (s *Store) have(name, definition string, opts BuildOptions) (Image, bool) {
@@ -96,39 +149,6 @@ func imported(ctx context.Context, img Image, opts BuildOptions) error {
 	defer f.Close() //nolint:errcheck // read side
 	_, err = opts.Importer.Import(ctx, f, img.Ref(), img.Labels())
 	return err
-}
-
-func (s *Store) build(ctx context.Context, d Definition, definition string, opts BuildOptions) (Image, error) {
-	st, err := s.stage()
-	if err != nil {
-		return Image{}, err
-	}
-	defer st.discard()
-	for _, dir := range []string{st.dir, st.scratch} {
-		if free, known := freeBytes(dir); known && free < needBytes {
-			return Image{}, &backend.Error{
-				Op: "image", Kind: backend.ErrCapacity, Err: fmt.Errorf("%s has %d MiB left and a build takes %d", filepath.Dir(dir), free>>20, needBytes>>20),
-				Fix: "free some space there, or set TMPDIR and GLOVEBOX_STATE_DIR to directories on a larger disk",
-			}
-		}
-	}
-	program := opts.mmdebstrap
-	if program == "" {
-		program = "mmdebstrap"
-	}
-	b := &debstrap{program: program, sources: opts.Sources, report: opts.report, scratch: st.scratch}
-	img := Image{Name: d.Name, Definition: definition, About: d.About, Suite: d.Suite, Arch: architecture(), Created: time.Now().UTC()}
-	if err := b.run(ctx, d, func(r io.Reader) error { return st.take(ctx, r, &img) }); err != nil {
-		return Image{}, err
-	}
-	if img.Packages, err = installedPackages(filepath.Join(st.dir, rootfsName)); err != nil {
-		return Image{}, err
-	}
-	if ctx.Err() != nil {
-		return Image{}, ctx.Err()
-	}
-	opts.report(Progress{Image: d.Name, Phase: "writing to disk"})
-	return st.commit(img)
 }
 
 // errShort is an archive that ends too early, since its maker failed.

@@ -70,7 +70,7 @@ const shortHash = 12
 type Importer interface {
 	// Exists tells whether the engine has ref.
 	Exists(ctx context.Context, ref string) (bool, error)
-	// Import makes ref of a tar archive, which may be compressed with gzip.
+	// Import makes ref of a plain tar archive.
 	Import(ctx context.Context, tar io.Reader, ref string, labels map[string]string) (id string, err error)
 	// Remove removes ref; one that is not there is no error.
 	Remove(ctx context.Context, ref string) error

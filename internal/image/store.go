@@ -1,6 +1,7 @@
 package image
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,15 +68,28 @@ func (s *Store) CurrentRootfs(name string) string {
 // Rootfs is the image's root file system. Nobody may write to it.
 func (i Image) Rootfs() string { return filepath.Join(i.Dir, rootfsName) }
 
-// Archive opens the image's tar archive, which is compressed with gzip. The
-// caller closes it.
+// Archive opens the image's tar archive. The caller closes it.
 func (i Image) Archive() (io.ReadCloser, error) {
 	f, err := os.Open(filepath.Join(i.Dir, archiveName))
 	if err != nil {
 		return nil, diskError("open the archive", err)
 	}
-	return f, nil
+	gz, err := gzip.NewReader(f)
+	if err != nil {
+		f.Close() //nolint:errcheck // read side
+		return nil, diskError("open the archive", err)
+	}
+	return &unzipped{gz, f}, nil
 }
+
+// unzipped is an archive that is decompressed as it is read.
+type unzipped struct {
+	*gzip.Reader
+	f *os.File
+}
+
+// Close closes the file as well.
+func (u *unzipped) Close() error { return errors.Join(u.Reader.Close(), u.f.Close()) }
 
 // Get is the image of that name, or with NAME:HASH a version of it of which
 // HASH is the beginning. One that is not there is ErrNotFound, with the fix.
