@@ -117,8 +117,12 @@ func (c *cache) ask(ctx context.Context, name string, l *lookup) {
 	defer close(l.done)
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	// The dot at the end keeps the host's search list out of it.
-	found, err := c.resolver.LookupNetIP(ctx, "ip", name+".")
+	// The dot at the end keeps the host's search list out of it; /etc/hosts has
+	// names of one label without it.
+	if strings.Contains(name, ".") {
+		name += "."
+	}
+	found, err := c.resolver.LookupNetIP(ctx, "ip", name)
 	l.until = c.now().Add(cacheTime)
 	if err != nil {
 		l.err, l.until = err, c.now().Add(cacheFailure)

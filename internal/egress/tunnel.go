@@ -40,23 +40,34 @@ func (p *Proxy) tunnel(ctx context.Context, c *peeked, t target, reply func(erro
 			p.audit(t.decision(KindConnect, failed(t, err)))
 			if reply != nil {
 				reply(err)
-			} else {
-				tn.farewell()
+				return
 			}
-			return
+			// A program that has its connection can be told as its protocol does.
+			tn.down = true
+		} else {
+			defer tn.up.Close()
 		}
-		defer tn.up.Close()
 	}
 	if reply != nil {
 		reply(nil)
 	}
-	switch tn.first(ctx) {
+	tn.serve(ctx, tn.first(ctx))
+}
+
+// serve goes on with what the client speaks.
+func (tn *tunneling) serve(ctx context.Context, spoken protocol) {
+	p, c, t := tn.p, tn.c, tn.t
+	switch spoken {
 	case protoHTTP:
 		if tn.up != nil {
 			_ = tn.up.Close()
 		}
 		p.http.serve(ctx, c, scope{fixed: true, target: t})
 	case protoTLS:
+		if tn.down {
+			alert(c, alertAccessDenied)
+			return
+		}
 		tn.tls(ctx)
 	case protoHTTP2:
 		tn.refuse("HTTP/2 without TLS cannot be looked into; use HTTP/1.1")
@@ -113,6 +124,7 @@ type tunneling struct {
 	t    target
 	raw  verdict // may it carry anything?
 	up   *pinned // nil while it is not known whether it is needed
+	down bool    // it is needed and cannot be had
 	upbr *peeked
 	told chan struct{} // closed when the client has said something, or left
 	// heard is closed when the server has; nil where nobody waits for that.
@@ -175,15 +187,10 @@ func (tn *tunneling) first(ctx context.Context) protocol {
 
 // refuse ends the connection with an entry in the audit log.
 func (tn *tunneling) refuse(reason string) {
-	tn.p.audit(tn.t.decision(KindConnect, verdict{reason: reason}))
-}
-
-// farewell ends a connection that has no other way to be told of its refusal.
-func (tn *tunneling) farewell() {
-	_ = tn.c.SetReadDeadline(time.Now().Add(time.Second))
-	if b, err := tn.c.br.Peek(1); err == nil && b[0] == 0x16 {
-		alert(tn.c, alertAccessDenied)
+	if tn.down {
+		return // there is one already
 	}
+	tn.p.audit(tn.t.decision(KindConnect, verdict{reason: reason}))
 }
 
 // tls serves a client that speaks TLS.
