@@ -23,8 +23,17 @@ func prepareEgress(cfg *Config) error {
 		return errors.New("egress: the sandbox has no network namespace of its own")
 	case ModeMapped, ModeSingle, ModeContained:
 	}
-	cfg.bindLow = !openLowPorts()
+	cfg.bindLow = !openLowPorts() && permitted(unix.CAP_NET_BIND_SERVICE)
 	return nil
+}
+
+// permitted tells whether the calling thread may have a capability. Without it
+// and without low ports the agent's start fails where it listens.
+func permitted(capability int) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&hdr, &data[0])
+	return err == nil && data[capability/32].Permitted&(1<<(capability%32)) != 0
 }
 
 // openLowPorts makes every port of the calling thread's network namespace one
