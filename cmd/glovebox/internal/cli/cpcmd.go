@@ -194,7 +194,8 @@ func errTooDeep(name string) error {
 // contents tells whether a name asks for what is in a directory instead of the
 // directory.
 func contents(name string) bool {
-	return name == "." || strings.HasSuffix(name, "/.") || strings.HasSuffix(name, "..") || strings.Trim(name, "/") == ""
+	last := name[strings.LastIndexByte(name, '/')+1:]
+	return last == "." || last == ".." || strings.Trim(name, "/") == ""
 }
 
 // place is where copied files go.

@@ -119,7 +119,7 @@ func (c *copier) inDir(ctx context.Context, root *os.Root, dir, guest string, de
 
 func (c *copier) mkdir(ctx context.Context, guest string) error {
 	c.done.Dirs++
-	if contents(guest) {
+	if c := path.Clean(guest); c == "." || c == "/" {
 		return nil // the home and the root are there
 	}
 	return c.files.Mkdir(ctx, guest, 0)

@@ -99,9 +99,6 @@ func (f *fleet) list(ctx context.Context, names ...string) (all []entry, unasked
 	for _, st := range f.backends {
 		go func() {
 			entries, err := st.list(ctx)
-			if kind := backend.KindOf(err); st.implied && (kind == backend.ErrUnavailable || kind == backend.ErrUnsupported) {
-				err = &notThere{err}
-			}
 			answers <- answer{entries, err}
 		}()
 	}
@@ -147,7 +144,7 @@ func allIDs(all []entry, names []string) bool {
 
 func (st *station) list(ctx context.Context) ([]entry, error) {
 	if st.ex == nil {
-		return nil, fmt.Errorf("backend %s: %w", st.name, st.err)
+		return nil, st.failure(st.err)
 	}
 	finder, ok := backend.As[backend.Finder](st.ex)
 	if !ok {
@@ -165,7 +162,7 @@ func (st *station) list(ctx context.Context) ([]entry, error) {
 		var got answer
 		for info, err := range finder.Sandboxes(ctx) {
 			if err != nil {
-				got.err = fmt.Errorf("backend %s: %w", st.name, err)
+				got.err = st.failure(err)
 				break
 			}
 			info.Backend = st.name
@@ -184,6 +181,16 @@ func (st *station) list(ctx context.Context) ([]entry, error) {
 			Op: "list", Kind: backend.ErrUnavailable, Backend: st.name, Err: fmt.Errorf("no answer within %s", listTimeout),
 		}
 	}
+}
+
+// failure is why a backend cannot be asked.
+func (st *station) failure(err error) error {
+	kind := backend.KindOf(err)
+	err = fmt.Errorf("backend %s: %w", st.name, err)
+	if st.implied && (kind == backend.ErrUnavailable || kind == backend.ErrUnsupported) {
+		return &notThere{err}
+	}
+	return err
 }
 
 // find takes the sandbox up.

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -200,5 +201,58 @@ func TestOutlet_aStreamThatBlocksIsLeft(t *testing.T) {
 	o.close()
 	if err := <-done; !errors.Is(err, errEnded) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestTarPlace_aFileThatChangesWhileItIsCopied(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{"abc": "abc\x00\x00", "abcdefgh": "abcde", "": "\x00\x00\x00\x00\x00"} {
+		var out bytes.Buffer
+		c := &copier{}
+		to := tarPlace{tw: tar.NewWriter(&out), c: c}
+		if n, err := to.file("f", element{perm: 0o644, size: 5}, strings.NewReader(given), 5); n != 5 || err != nil {
+			t.Errorf("%q: %d %v", given, n, err)
+		}
+		if _, err := to.file("g", element{size: 6}, strings.NewReader("123456"), 5); err == nil {
+			t.Error("more than the limit")
+		}
+		must(t, to.tw.Close())
+		tr := tar.NewReader(&out)
+		if _, err := tr.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := io.ReadAll(tr); err != nil || string(data) != want {
+			t.Errorf("%q came as %q, %v", given, data, err)
+		}
+		if (len(c.notes) > 0) != (len(given) < 5) {
+			t.Errorf("%q: %q", given, c.notes)
+		}
+	}
+}
+
+func TestInterruptible(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = io.WriteString(w, "x")
+		cancel()
+	}()
+	data, err := io.ReadAll(interruptible{ctx, r})
+	if len(data) > 1 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%q %v", data, err)
+	}
+}
+
+func TestRemote(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string][2]string{
+		"a:b": {"a", "b"}, "a:": {"a", "."}, "a:/x:y": {"a", "/x:y"}, "./a:b": {}, "/a:b": {}, ".:b": {}, "-": {}, "a": {}, ":x": {},
+	} {
+		box, path, ok := remote(arg)
+		if got := [2]string{box, path}; got != want || ok != (want[0] != "") {
+			t.Errorf("%q is %q, %v", arg, got, ok)
+		}
 	}
 }

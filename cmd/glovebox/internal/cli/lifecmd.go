@@ -95,12 +95,14 @@ func (a *App) killAll(ctx context.Context, filters []string, asJSON bool, end fu
 	return err
 }
 
-// destroy ends a sandbox.
+// destroy ends a sandbox. Once begun, being told to stop does not stop it.
 func destroy(ctx context.Context, e entry) error {
 	sb, err := e.find(ctx)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyTimeout)
+	defer cancel()
 	return sb.Destroy(ctx)
 }
 
