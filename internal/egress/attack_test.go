@@ -200,7 +200,7 @@ func TestHTTP_hostMustMatch(t *testing.T) {
 		_, _ = io.WriteString(conn, c.requests)
 		br := newReader(conn)
 		for i, want := range c.want {
-			res, err := http.ReadResponse(br, nil)
+			res, err := http.ReadResponse(br, nil) //nolint:bodyclose // the connection is closed
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
 				break
@@ -228,7 +228,7 @@ func TestHTTP_smuggling(t *testing.T) {
 	fmt.Fprintf(conn, "POST http://127.0.0.1:%d/a HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n", up.port)
 	br := newReader(conn)
 	for i, want := range []int{200, 403} {
-		res, err := http.ReadResponse(br, nil)
+		res, err := http.ReadResponse(br, nil) //nolint:bodyclose // the connection is closed
 		if err != nil {
 			if i == 1 {
 				break // net/http ends a connection after such a request

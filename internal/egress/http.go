@@ -176,7 +176,7 @@ func (f *httpFront) connect(w http.ResponseWriter, r *http.Request, c *served) {
 	if err != nil {
 		return
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // nobody is left to tell
 	_ = conn.SetDeadline(time.Time{})
 	f.p.tunnel(c.ctx, &peeked{Conn: conn, br: rw.Reader}, t, func(err error) {
 		var ref *refusal
@@ -272,18 +272,19 @@ func (f *httpFront) forward(w http.ResponseWriter, r *http.Request, t target, c 
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	ex := &exchange{p: f.p, st: st, t: t, q: q, d: d, cancel: cancel, headers: headers, tls: c.scope.tls}
-	fl := &flow{cut: func() { cancel(errCut) }, still: ex.still}
+	fl := &flow{cut: func() { cancel(errCut()) }, still: ex.still}
 	if !f.p.enter(fl) {
-		d.Allowed, d.Reason = false, errCut.reason
+		d.Allowed, d.Reason = false, errCut().reason
 		f.p.audit(d)
-		plain(w, http.StatusForbidden, errCut.reason)
+		plain(w, http.StatusForbidden, errCut().reason)
 		return
 	}
 	defer f.p.leave(fl)
 	ex.serve(w, r.WithContext(context.WithValue(ctx, exchangeKey{}, ex)))
 }
 
-var errCut = &refusal{verdict{reason: "the policy has changed"}} //nolint:gochecknoglobals // an error
+// errCut ends what a new policy does not allow.
+func errCut() *refusal { return &refusal{verdict{reason: "the policy has changed"}} }
 
 type exchangeKey struct{}
 
@@ -388,7 +389,7 @@ func (e *exchange) connected(info httptrace.GotConnInfo) {
 	}
 	// The policy may have changed since it was decided by name alone.
 	if !e.still(e.p.state.Load()) {
-		e.cancel(errCut)
+		e.cancel(errCut())
 	}
 }
 
@@ -397,9 +398,8 @@ func (e *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil {
 		err = cause
 	}
-	var ref *refusal
 	status := http.StatusBadGateway
-	if errors.As(err, &ref) {
+	if _, ok := errors.AsType[*refusal](err); ok {
 		status = http.StatusForbidden
 	}
 	why := describe(e.t, err)

@@ -214,7 +214,7 @@ func FuzzClassify(f *testing.F) {
 		if !whole || !ok || !ok2 || b[0] == 0x16 || len(method) > maxMethod || method == "" {
 			return
 		}
-		if _, err := http.NewRequest(method, "/", nil); err != nil { //nolint:noctx // only the method is checked
+		if _, err := http.NewRequest(method, "/", nil); err != nil {
 			return
 		}
 		if _, _, valid := http.ParseHTTPVersion(proto); valid && (!sure || p == protoOpaque || p == protoTLS) {

@@ -22,9 +22,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	agentegress "github.com/glovebox-dev/glovebox/internal/agent/egress"
-
 	"github.com/glovebox-dev/glovebox/backend"
+	agentegress "github.com/glovebox-dev/glovebox/internal/agent/egress"
 	"github.com/glovebox-dev/glovebox/internal/egress"
 	"github.com/glovebox-dev/glovebox/internal/envd"
 )
@@ -169,11 +168,7 @@ func newSandbox(t *testing.T, n backend.Network) *sandbox {
 		t.Fatal(err)
 	}
 	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
-	dir, err := os.MkdirTemp("", "egress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], childArg, dir)
 	cmd.ExtraFiles = []*os.File{far}
 	cmd.SysProcAttr = &syscall.SysProcAttr{

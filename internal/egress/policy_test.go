@@ -36,11 +36,27 @@ func TestHTTP_methodsAndPaths(t *testing.T) {
 		method, path string
 		ok           bool
 	}{
-		{"GET", "/pub", true}, {"GET", "/pub/", true}, {"GET", "/pub/a?x=/../..", true}, {"GET", "/pub/a%20b", true},
-		{"GET", "/public", false}, {"GET", "/", false}, {"HEAD", "/pub", false}, {"POST", "/pub", false}, {"POST", "/in/x", true},
-		{"POST", "/in", false}, {"GET", "/pub/../in", false}, {"GET", "/pub/%2e%2e/in", false}, {"GET", "/pub/..%2fin", false},
-		{"GET", "/pub/%252e%252e/in", false}, {"GET", "/pub/..;/in", false}, {"GET", "/pub/..\\in", false}, {"GET", "//pub", false},
-		{"GET", "/PUB", false}, {"GET", "/pub//x", false}, {"GET", "/%70ub", true}, {"get", "/pub", false},
+		{"GET", "/pub", true},
+		{"GET", "/pub/", true},
+		{"GET", "/pub/a?x=/../..", true},
+		{"GET", "/pub/a%20b", true},
+		{"GET", "/public", false},
+		{"GET", "/", false},
+		{"HEAD", "/pub", false},
+		{"POST", "/pub", false},
+		{"POST", "/in/x", true},
+		{"POST", "/in", false},
+		{"GET", "/pub/../in", false},
+		{"GET", "/pub/%2e%2e/in", false},
+		{"GET", "/pub/..%2fin", false},
+		{"GET", "/pub/%252e%252e/in", false},
+		{"GET", "/pub/..;/in", false},
+		{"GET", "/pub/..\\in", false},
+		{"GET", "//pub", false},
+		{"GET", "/PUB", false},
+		{"GET", "/pub//x", false},
+		{"GET", "/%70ub", true},
+		{"get", "/pub", false},
 	} {
 		status, body := r.raw(t, fmt.Sprintf("%s http://127.0.0.1:%d%s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", c.method, up.port, c.path))
 		if c.ok != (status == 200) || !c.ok && status != 403 {
@@ -65,7 +81,9 @@ func TestInject(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ host, path, want string }{
-		{"api.test", "/v1/x", "Bearer " + secret}, {"api.test", "/v2", "Basic mine"}, {"plain.test", "/v1/x", "Basic mine"},
+		{"api.test", "/v1/x", "Bearer " + secret},
+		{"api.test", "/v2", "Basic mine"},
+		{"plain.test", "/v1/x", "Basic mine"},
 		{"api.test", "/v1/../v1", "Basic mine"},
 	} {
 		// The sandbox's own is replaced, and it cannot have the header removed.

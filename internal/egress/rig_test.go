@@ -25,9 +25,8 @@ import (
 	"testing"
 	"time"
 
-	agentegress "github.com/glovebox-dev/glovebox/internal/agent/egress"
-
 	"github.com/glovebox-dev/glovebox/backend"
+	agentegress "github.com/glovebox-dev/glovebox/internal/agent/egress"
 	"github.com/glovebox-dev/glovebox/internal/egress"
 	"github.com/glovebox-dev/glovebox/internal/envd"
 )
@@ -247,7 +246,7 @@ func (r *rig) connectTo(t *testing.T, hostport string) (net.Conn, int) {
 	t.Helper()
 	c := r.dial(t)
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", hostport, hostport)
-	res, err := http.ReadResponse(bufio.NewReader(oneByte{c}), &http.Request{Method: http.MethodConnect})
+	res, err := http.ReadResponse(bufio.NewReader(oneByte{c}), &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // it is the connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +293,7 @@ func newUpstream(t *testing.T, h http.HandlerFunc) *upstream {
 	}
 	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u.mu.Lock()
-		u.got = append(u.got, r.Clone(context.Background()))
+		u.got = append(u.got, r.Clone(t.Context()))
 		u.mu.Unlock()
 		h(w, r)
 	}))

@@ -125,7 +125,7 @@ func readSecret(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // read side
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+2))
 	if err != nil {
 		return "", err

@@ -68,7 +68,7 @@ func (p *Proxy) Serve(ctx context.Context, rt http.RoundTripper) error {
 		p.idle.Broadcast()
 		p.mu.Unlock()
 	}()
-	if err := s.open(); err != nil {
+	if err := s.open(); err != nil { //nolint:contextcheck // the session has it
 		return err
 	}
 	p.mu.Lock()
@@ -82,7 +82,7 @@ func (p *Proxy) Serve(ctx context.Context, rt http.RoundTripper) error {
 	}()
 	failed := make(chan error, parked)
 	for range parked {
-		s.wg.Go(func() { failed <- s.park() })
+		s.wg.Go(func() { failed <- s.park() }) //nolint:contextcheck // the session has it
 	}
 	err := <-failed
 	if ctx.Err() != nil {

@@ -91,8 +91,8 @@ func readHello(ctx context.Context, c *peeked) (*tls.ClientHelloInfo, *replayed,
 	defer cancel()
 	rec := &recorder{Conn: c, left: maxHello}
 	var hello *tls.ClientHelloInfo
-	err := tls.Server(rec, &tls.Config{
-		MinVersion: tls.VersionTLS10, //nolint:gosec // only the hello is read; the server decides
+	err := tls.Server(rec, &tls.Config{ //nolint:gosec // only the hello is read; the server decides on versions
+		MinVersion: tls.VersionTLS10,
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 			hello = h
 			return nil, errHello

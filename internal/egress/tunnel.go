@@ -45,7 +45,7 @@ func (p *Proxy) tunnel(ctx context.Context, c *peeked, t target, reply func(erro
 			// A program that has its connection can be told as its protocol does.
 			tn.down = true
 		} else {
-			defer tn.up.Close()
+			defer tn.up.Close() //nolint:errcheck // nobody is left to tell
 		}
 	}
 	if reply != nil {
@@ -109,8 +109,7 @@ func (p *Proxy) real(t target) (target, error) {
 }
 
 func failed(t target, err error) verdict {
-	var ref *refusal
-	if errors.As(err, &ref) {
+	if ref, ok := errors.AsType[*refusal](err); ok {
 		return ref.verdict
 	}
 	return verdict{reason: describe(t, err)}
@@ -226,7 +225,7 @@ func (tn *tunneling) tls(ctx context.Context) {
 				alert(tn.c, alertAccessDenied)
 				return
 			}
-			defer tn.up.Close()
+			defer tn.up.Close() //nolint:errcheck // nobody is left to tell
 		}
 		tn.relay(ctx, c)
 	}

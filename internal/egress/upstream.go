@@ -120,7 +120,7 @@ func (d *dialer) connect(ctx context.Context, c net.Conn, addr string) (net.Conn
 	}
 	limited := &io.LimitedReader{R: c, N: maxHeaderBytes}
 	br := bufio.NewReader(limited)
-	res, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
+	res, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // it is the connection
 	if err != nil {
 		return nil, err
 	}

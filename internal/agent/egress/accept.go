@@ -105,7 +105,7 @@ func (s *Service) accept(l net.Listener, serve func(*net.TCPConn)) {
 			}
 			// Out of descriptors, or a connection that has gone again.
 			select {
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(retryAccept):
 				continue
 			case <-s.ctx.Done():
 				return
@@ -121,7 +121,7 @@ func (s *Service) accept(l net.Listener, serve func(*net.TCPConn)) {
 		}
 		s.wg.Go(func() {
 			defer s.conns.Add(-1)
-			defer tcp.Close()
+			defer tcp.Close() //nolint:errcheck // nobody is left to tell
 			defer context.AfterFunc(s.ctx, func() { _ = tcp.Close() })()
 			serve(tcp)
 		})

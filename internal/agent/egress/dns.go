@@ -86,7 +86,7 @@ func (d *dnsServer) serveTCP() {
 				return
 			}
 			select {
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(retryAccept):
 			case <-d.s.ctx.Done():
 			}
 			continue
@@ -99,7 +99,7 @@ func (d *dnsServer) serveTCP() {
 		}
 		d.s.wg.Go(func() {
 			defer func() { <-d.conns }()
-			defer c.Close()
+			defer c.Close() //nolint:errcheck // nobody is left to tell
 			defer context.AfterFunc(d.s.ctx, func() { _ = c.Close() })()
 			d.serveConn(c)
 		})

@@ -32,7 +32,8 @@ const (
 	acceptWait   = 5 * time.Second  // for the host to take a connection
 	firstByte    = 10 * time.Second // for a client of the proxy to say something
 	answerWait   = 5 * time.Second  // for the host to answer a question
-	lingering    = time.Second      // for a program to end a connection that the host has ended
+	retryAccept  = 50 * time.Millisecond
+	lingering    = time.Second // for a program to end a connection that the host has ended
 )
 
 // Options is what a Service is made from.
