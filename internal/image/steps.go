@@ -142,12 +142,15 @@ func (s *Sandboxed) copy(ctx context.Context, sb backend.Sandbox, files *dockerf
 	}()
 	args := []string{"tar", "-C", "/", "--keep-directory-symlink", "-xpf", "-"}
 	err := s.run(ctx, sb, backend.Command{Args: args, Dir: "/", User: "root", Stdin: r})
-	r.CloseWithError(errors.New("the command that took the files has ended"))
-	if werr := <-done; werr != nil && err == nil {
+	r.CloseWithError(errEnded)
+	// It need not read what comes after the last file.
+	if werr := <-done; werr != nil && !errors.Is(werr, errEnded) && err == nil {
 		return werr
 	}
 	return err
 }
+
+var errEnded = errors.New("the command that took the files has ended")
 
 // run runs one command to its end; one that fails is an error with the end of
 // its output.

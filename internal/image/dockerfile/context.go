@@ -75,7 +75,7 @@ func (c *Context) items(cp *Copy) ([]item, error) {
 	bytes := int64(0)
 	many := len(cp.Sources) > 1
 	for _, pattern := range cp.Sources {
-		names, err := fs.Glob(c.root.FS(), pattern)
+		names, err := c.glob(pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -98,6 +98,21 @@ func (c *Context) items(cp *Copy) ([]item, error) {
 	}
 	slices.SortStableFunc(out, func(a, b item) int { return strings.Compare(a.to, b.to) })
 	return out, nil
+}
+
+// glob is the names that match pattern, links that lead nowhere among them.
+func (c *Context) glob(pattern string) ([]string, error) {
+	if strings.ContainsAny(pattern, `*?[\`) {
+		return fs.Glob(c.root.FS(), pattern)
+	}
+	switch _, err := c.root.Lstat(pattern); {
+	case err == nil:
+		return []string{pattern}, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	default:
+		return nil, err
+	}
 }
 
 // below is name and, of a directory, what is in it.
