@@ -15,6 +15,9 @@ import (
 const (
 	// enough is the signal that no longer waits for the command to act.
 	enough = 3
+	// startGrace is how long a command may take to start once we are told to
+	// stop, before it is given up.
+	startGrace = time.Second
 	// hangupGrace is how long a command may go on when our terminal is gone.
 	hangupGrace = 2 * time.Second
 )
