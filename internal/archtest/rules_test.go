@@ -45,7 +45,7 @@ func rules() []rule {
 		{
 			part: "cmd/glovebox",
 			own: []string{
-				"backend", "config", "internal/builtin", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
+				"backend", "config", "internal/builtin", "internal/engine", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
 				"internal/term", "internal/version", "policy", "subprocess",
 			},
 			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/sys", "golang.org/x/term"},

@@ -58,8 +58,9 @@ func (a *App) imageBuild() *cobra.Command {
 	var sources []string
 	cmd := &cobra.Command{
 		Use: "build [NAME...]", Short: "Build images that are missing or of an old definition",
-		Long: `Build images that are missing or of an old definition: the named ones, or else all
-standard ones. What is there and current is left as it is, at once.
+		Long: `Build images that are missing or of an old definition: the named ones, standard or a
+template's, or else all standard ones. What is there and current is left as it is, at
+once. Where a Docker engine is there it gets them too.
 
 The packages come from the archive that this host's apt is configured with. It takes
 mmdebstrap, and root, or user namespaces and a range of ids in /etc/subuid.`,
@@ -93,24 +94,37 @@ mmdebstrap, and root, or user namespaces and a range of ids in /etc/subuid.`,
 	return cmd
 }
 
-func (a *App) buildImages(ctx context.Context, names []string, opts image.BuildOptions, done func(imageReport, time.Duration)) ([]imageReport, error) {
+func (a *App) buildImages(ctx context.Context, names []string, build image.BuildOptions, done func(imageReport, time.Duration)) ([]imageReport, error) {
 	store, err := a.imageStore()
+	if err != nil {
+		return nil, err
+	}
+	l, reg, err := a.load(nil)
 	if err != nil {
 		return nil, err
 	}
 	if len(names) == 0 {
 		names = image.Standard()
 	}
+	opts := image.TemplateOptions{BuildOptions: build}
+	opts.Runner, opts.NoRunner = stepRunner(reg, l.Config)
+	if e := openEngine(ctx); e != nil {
+		defer e.Close() //nolint:errcheck // nothing to do about it
+		opts.Importer, opts.Exporter = e, e
+	}
 	var out []imageReport
 	for _, name := range names {
-		d, err := image.Define(name)
+		spec, err := specNamed(imageSpecs(l.Config), name)
 		if err != nil {
 			return out, err
 		}
 		began := time.Now()
-		img, built, err := store.Build(ctx, d, opts)
+		img, built, err := store.BuildTemplate(ctx, spec, opts)
 		if err != nil {
 			return out, err
+		}
+		if img.Name == "" {
+			return out, fmt.Errorf("the template %s is a directory, %s, which needs no building", name, spec.Rootfs)
 		}
 		r := newImageReport(img, true)
 		r.Built = built
@@ -192,10 +206,15 @@ func (a *App) imageRemove() *cobra.Command {
 					return err
 				}
 			}
+			opts := image.RemoveOptions{Force: force, Old: old, InUse: a.imageUsers}
+			if e := openEngine(cmd.Context()); e != nil {
+				defer e.Close() //nolint:errcheck // nothing to do about it
+				opts.Importer = e
+			}
 			removed := []imageReport{}
 			var errs []error
 			for _, ref := range refs {
-				gone, err := store.Remove(cmd.Context(), ref, image.RemoveOptions{Force: force, Old: old})
+				gone, err := store.Remove(cmd.Context(), ref, opts)
 				for _, i := range gone {
 					removed = append(removed, newImageReport(i, false))
 					if !asJSON {
@@ -214,6 +233,32 @@ func (a *App) imageRemove() *cobra.Command {
 	cmd.Flags().BoolVar(&old, "old", false, "remove only versions that newer ones have replaced; of all images when none is named")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// imageUsers are the sandboxes whose template is made from img. Which version
+// they have is not known, so all of that name count.
+func (a *App) imageUsers(ctx context.Context, img image.Image) ([]string, error) {
+	l, _, err := a.load(nil)
+	if err != nil {
+		return nil, err
+	}
+	fl, err := a.fleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer fl.close()
+	specs := imageSpecs(l.Config)
+	all, unasked := fl.list(ctx)
+	if len(unasked) > 0 {
+		return nil, fmt.Errorf("which sandboxes use it is not known: %w", errors.Join(unasked...))
+	}
+	var users []string
+	for _, e := range all {
+		if s, ok := specs[e.Template]; ok && s.ImageName() == img.Name {
+			users = append(users, e.ID)
+		}
+	}
+	return users, nil
 }
 
 func allNames(store *image.Store) ([]string, error) {
