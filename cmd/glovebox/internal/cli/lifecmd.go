@@ -112,7 +112,7 @@ func signalMain(ctx context.Context, e entry, command string, sig backend.Signal
 	if err != nil {
 		return err
 	}
-	p, err := attach(ctx, sb, e, command, backend.AttachOptions{})
+	p, _, err := attach(ctx, sb, e, command, backend.AttachOptions{})
 	if err != nil {
 		return err
 	}
@@ -205,19 +205,21 @@ func withSandbox[T any](ctx context.Context, e entry, op string, do func(T) erro
 	return do(t)
 }
 
-// attach takes up a command of a sandbox: the one of that ID, else its main one.
-func attach(ctx context.Context, sb backend.Sandbox, e entry, id string, opts backend.AttachOptions) (backend.Process, error) {
+// attach takes up a command of a sandbox, the one of that ID, else its main one,
+// and tells whether it had ended before.
+func attach(ctx context.Context, sb backend.Sandbox, e entry, id string, opts backend.AttachOptions) (p backend.Process, ended bool, err error) {
 	pf, ok := backend.As[backend.ProcessFinder](sb)
 	if !ok {
-		return nil, unsupported("attach", e)
+		return nil, false, unsupported("attach", e)
 	}
 	all, err := pf.Processes(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, info := range all {
 		if id == "" && info.Tag == mainTag || id != "" && info.ID == id {
-			return pf.Attach(ctx, info.ID, opts)
+			p, err = pf.Attach(ctx, info.ID, opts)
+			return p, info.Exit != nil, err
 		}
 	}
 	missing := &backend.Error{
@@ -227,5 +229,5 @@ func attach(ctx context.Context, sb backend.Sandbox, e entry, id string, opts ba
 	if id != "" {
 		missing.Err, missing.Fix = fmt.Errorf("there is no command %q, or it is forgotten", id), ""
 	}
-	return nil, missing
+	return nil, false, missing
 }

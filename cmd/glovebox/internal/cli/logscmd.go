@@ -36,7 +36,7 @@ With --follow it goes on until the program ends. --command is for what exec -d s
 // held has come, and settledMost how long that is waited for: no backend says
 // where what was held ends and what is written now begins.
 const (
-	settled     = 200 * time.Millisecond
+	settled     = 300 * time.Millisecond
 	settledMost = 3 * time.Second
 )
 
@@ -56,13 +56,13 @@ func (a *App) logs(parent context.Context, name, command string, follow bool) er
 	defer d.close()
 	still := &silence{wait: settled, over: make(chan struct{})}
 	out := backend.Output{Stdout: still.before(d.out), Stderr: still.before(d.err)}
-	p, err := attach(ctx, sb, e, command, backend.AttachOptions{Output: out, Replay: true})
+	p, ended, err := attach(ctx, sb, e, command, backend.AttachOptions{Output: out, Replay: true})
 	if err != nil {
 		return err
 	}
 	wctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if !follow {
+	if !follow && !ended {
 		still.begin()
 		most := time.AfterFunc(settledMost, stop)
 		defer most.Stop()
@@ -117,7 +117,7 @@ func (a *App) wait(ctx context.Context, name, command string, asJSON, rm bool) e
 	if err != nil {
 		return because(ctx, err)
 	}
-	p, err := attach(ctx, sb, e, command, backend.AttachOptions{})
+	p, _, err := attach(ctx, sb, e, command, backend.AttachOptions{})
 	if err != nil {
 		return because(ctx, err)
 	}
