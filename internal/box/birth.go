@@ -3,6 +3,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -130,14 +131,14 @@ func (b *Birth) journal(ctx context.Context) (err error) {
 		b.Undo(func() { tree.Remove(b.Dir) }) //nolint:errcheck // the sweep tries again
 	}
 	if b.Spec.Keep {
-		return b.record(ctx)
+		return b.record(ctx, filepath.Join(b.Dir, cmp.Or(needs.Socket, Socket)))
 	}
 	return nil
 }
 
 // record journals a kept sandbox before it is made. Until ready it ends with
 // its creator, as a bound one.
-func (b *Birth) record(ctx context.Context) error {
+func (b *Birth) record(ctx context.Context, socket string) error {
 	j, err := b.Store.Journal(ctx)
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func (b *Birth) record(ctx context.Context) error {
 	})
 	return j.Put(ctx, state.Record{
 		ID: b.ID, Backend: b.ex.name, Spec: spec, Labels: b.Spec.Labels, Created: b.Began,
-		Deadline: b.Began.Add(b.Spec.Lifetime), Socket: filepath.Join(b.Dir, Socket),
+		Deadline: b.Began.Add(b.Spec.Lifetime), Socket: socket,
 		BootID: state.BootID(), Token: b.Token, Cgroups: b.mark.Cgroups,
 	})
 }

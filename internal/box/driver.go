@@ -54,6 +54,9 @@ type Needs struct {
 	UIDs  bool // a range of host uids of its own
 	Dir   bool // a directory of its own in the state directory
 	Group bool // a control group of its name, which is written down
+	// Socket is where the agent of a kept sandbox serves, below its directory;
+	// "" is Socket.
+	Socket string
 }
 
 // Body is what a running sandbox is made of. Its methods are called concurrently.

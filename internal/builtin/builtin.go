@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
@@ -14,6 +15,7 @@ import (
 func Registry() (*registry.Registry, error) {
 	return registry.New(
 		registry.Driver("subprocess", subprocess.DefaultConfig, openSubprocess, probeSubprocess).Local(),
+		registry.Driver("docker", docker.DefaultConfig, openDocker, probeDocker).Local(),
 	)
 }
 

@@ -36,24 +36,8 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("dumpable: %w", err)
 	}
-	if err := prepareEgress(cfg); err != nil {
+	if err := prepareRoot(cfg); err != nil {
 		return nil, err
-	}
-	if cfg.Mode == ModeMapped || cfg.Mode == ModeSingle {
-		if err := asRoot(cfg, buildRoot); err != nil {
-			return nil, fmt.Errorf("root: %w", err)
-		}
-		if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
-			return nil, fmt.Errorf("host name: %w", err)
-		}
-		if err := loopbackUp(); err != nil {
-			return nil, fmt.Errorf("loopback: %w", err)
-		}
-	}
-	if cfg.Mode == ModeContained && cfg.Scratch.Mount != "" {
-		if err := mountContained(cfg); err != nil {
-			return nil, fmt.Errorf("scratch: %w", err)
-		}
 	}
 	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs}}
 	if cfg.Mode == ModeContained {
@@ -105,6 +89,30 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		}
 	}
 	return sb, nil
+}
+
+// prepareRoot makes the sandbox's root and network, as far as no runtime has.
+func prepareRoot(cfg *Config) error {
+	if err := prepareEgress(cfg); err != nil {
+		return err
+	}
+	if cfg.Mode == ModeMapped || cfg.Mode == ModeSingle {
+		if err := asRoot(cfg, buildRoot); err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
+			return fmt.Errorf("host name: %w", err)
+		}
+		if err := loopbackUp(); err != nil {
+			return fmt.Errorf("loopback: %w", err)
+		}
+	}
+	if cfg.Mode == ModeContained && cfg.Scratch.Mount != "" {
+		if err := mountContained(cfg); err != nil {
+			return fmt.Errorf("scratch: %w", err)
+		}
+	}
+	return nil
 }
 
 // asRoot runs f so that what it makes belongs to the sandbox's root, where there

@@ -1,0 +1,71 @@
+package docker
+
+import (
+	"fmt"
+
+	"github.com/glovebox-dev/glovebox/backend"
+)
+
+// capabilities is what the backend claims. Every line here is attacked by the
+// tests.
+func capabilities(root bool, landlock int) backend.Capabilities {
+	return backend.Capabilities{
+		Driver: driverName, Isolation: backend.IsolationContainer, Claims: claims(root, landlock),
+		Networks: []backend.NetworkMode{backend.NetworkNone},
+		Features: []backend.Feature{
+			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses, backend.FeatureTerminal,
+			backend.FeatureInput, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,
+			backend.FeatureFind, backend.FeatureDial, backend.FeaturePrivateRoot, backend.FeatureMounts, backend.FeatureTemplates,
+			backend.FeatureUsers, backend.FeaturePause,
+		},
+	}
+}
+
+func enforced(mechanism string) backend.Claim {
+	return backend.Claim{Enforcement: backend.Enforced, Mechanism: mechanism}
+}
+
+func bestEffort(mechanism, note string) backend.Claim {
+	return backend.Claim{Enforcement: backend.BestEffort, Mechanism: mechanism, Note: note}
+}
+
+func claims(root bool, landlock int) map[backend.Control]backend.Claim {
+	c := map[backend.Control]backend.Claim{
+		backend.ControlMemory:     enforced("container's memory cgroup, agent included"),
+		backend.ControlSwap:       enforced("container's memory cgroup"),
+		backend.ControlCPU:        enforced("container's cpu cgroup"),
+		backend.ControlPids:       enforced("container's pids cgroup"),
+		backend.ControlDisk:       enforced("tmpfs size"),
+		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
+		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:   enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:       enforced("RLIMIT_CORE"),
+		backend.ControlCPUTime:    bestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlWallTime:   enforced("agent's timer, and the host's behind it"),
+		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOutput:     enforced("agent"),
+		backend.ControlLifetime:   enforced("agent's deadline, and the sweep behind it"),
+		backend.ControlKillAll:    enforced("pid namespace"),
+		backend.ControlBound:      enforced("the agent, first process of the pid namespace, ends with its connection"),
+		backend.ControlNetworkOff: enforced("network namespace"),
+		backend.ControlReadOnly:   enforced("read-only root"),
+		backend.ControlHostFiles:  enforced("mount namespace, image"),
+		backend.ControlHostProcs:  enforced("pid namespace"),
+		backend.ControlHostIPC:    enforced("ipc and network namespaces, own keyring"),
+		backend.ControlPrivileges: enforced("no_new_privs, empty bounding set"),
+		backend.ControlSyscalls:   enforced("seccomp: the container's profile and the agent's filter"),
+		backend.ControlMountsRO:   enforced("read-only binds"),
+		backend.ControlAgent:      enforced("own uid"),
+		backend.ControlOwnUID:     enforced("host uid range of its own, or the engine's user namespace"),
+		backend.ControlSync:       bestEffort("", "sync storms reach the host's other disks"),
+	}
+	if landlock > 0 {
+		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", landlock))
+	} else {
+		c[backend.ControlFileRules] = backend.Claim{Enforcement: backend.Unsupported, Note: "this kernel has no Landlock"}
+	}
+	if !root {
+		c[backend.ControlOwnUID] = bestEffort("random host uid", "run glovebox as root for one that no other sandbox has")
+	}
+	return c
+}

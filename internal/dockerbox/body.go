@@ -1,0 +1,226 @@
+//go:build linux
+
+package dockerbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
+	"github.com/glovebox-dev/glovebox/internal/engine"
+	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+	"github.com/glovebox-dev/glovebox/internal/state"
+)
+
+// body is a container.
+type body struct {
+	d      *Driver
+	name   string
+	id     string // the engine's; "" until it is known
+	dir    string // the sandbox's own
+	proc   state.Proc
+	groups *engine.Groups // nil where they cannot be read
+}
+
+// Kill implements box.Body. It does not ask the daemon, which may hang: with its
+// first process a container's pid namespace ends.
+func (b *body) Kill() {
+	b.thawed()
+	box.KillProcess(b.proc)
+}
+
+// thawed lets a frozen container go on, so that it can die: under the v1 freezer
+// even SIGKILL stays pending.
+func (b *body) thawed() {
+	if b.groups == nil {
+		return
+	}
+	if dir := b.groups.V1["freezer"]; dir != "" {
+		os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0) //nolint:errcheck // not frozen, or gone
+	}
+}
+
+// Gone implements box.Body.
+func (b *body) Gone(ctx context.Context) error { return box.WaitGone(ctx, b.proc) }
+
+// daemonTimeout bounds what the end of a sandbox asks of the daemon.
+const daemonTimeout = 20 * time.Second
+
+// Remove implements box.Body.
+func (b *body) Remove(ctx context.Context) error {
+	err := b.d.discard(ctx, b.name, b.id)
+	return errors.Join(err, box.RemoveScratch(b.dir))
+}
+
+// discard removes a container from the engine and, where the engine cannot,
+// from this host: processes first.
+func (d *Driver) discard(ctx context.Context, name, id string) error {
+	dctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	err := d.engine.Remove(dctx, name)
+	if backend.KindOf(err) == backend.ErrConflict {
+		err = d.settled(dctx, name) // somebody else removes it
+	}
+	if err == nil || id == "" {
+		return err
+	}
+	left, ferr := engine.FindRemains(id)
+	if ferr != nil || len(left) == 0 || left[0].Empty() {
+		return errors.Join(err, ferr)
+	}
+	return errors.Join(err, left[0].Clean(ctx))
+}
+
+// settled waits for the end of somebody else's removal.
+func (d *Driver) settled(ctx context.Context, name string) error {
+	for {
+		_, err := d.engine.Inspect(ctx, name)
+		if backend.KindOf(err) == backend.ErrNotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+		if err := d.engine.Remove(ctx, name); err == nil {
+			return nil
+		}
+	}
+}
+
+// undo removes what a sandbox that could not be made has left, below the
+// daemon's own view as well: a failed start can leave processes that it does
+// not know.
+func (b *body) undo(ctx context.Context) {
+	box.KillProcess(b.proc)
+	b.d.discard(ctx, b.name, b.id) //nolint:errcheck // the sweep tries again
+	if b.id == "" {
+		return
+	}
+	if left, err := engine.FindRemains(b.id); err == nil && len(left) == 1 && !left[0].Empty() {
+		left[0].Clean(ctx) //nolint:errcheck // the same
+	}
+}
+
+// Stats implements box.Body.
+func (b *body) Stats() (cgroup.Stats, bool) {
+	if b.groups == nil {
+		return cgroup.Stats{}, false
+	}
+	return cgroup.Foreign{V2: b.groups.V2, V1: b.groups.V1}.Stats(), true
+}
+
+// whyTimeout bounds how long the end of a container is waited for by those whom
+// it has left without an answer.
+const whyTimeout = 2 * time.Second
+
+// Why implements box.Body.
+func (b *body) Why() box.Outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout) //nolint:forbidigo // nobody's call
+	defer cancel()
+	st, err := b.d.engine.Wait(ctx, b.name)
+	switch {
+	case backend.KindOf(err) == backend.ErrNotFound:
+		return box.Outcome{Words: "its container was removed"}
+	case err != nil && backend.KindOf(err) == backend.ErrUnavailable:
+		return box.Outcome{Words: "the engine does not answer"}
+	case err != nil:
+		return box.Outcome{}
+	}
+	return box.Outcome{
+		Words:       "its container ended: " + endState(st),
+		OutOfMemory: st.OOMKilled && st.ExitCode == killed,
+	}
+}
+
+// killed is the exit status of a container whose first process was killed.
+const killed = 137
+
+func ending(e engine.Ending) string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return endState(e.State)
+}
+
+func endState(st engine.State) string {
+	s := fmt.Sprintf("exit status %d", st.ExitCode)
+	if st.OOMKilled {
+		s += ", out of memory"
+	}
+	if st.Error != "" {
+		s += ": " + box.Sanitize(st.Error)
+	}
+	return s
+}
+
+// Leave implements box.Body.
+func (b *body) Leave() {}
+
+// Freeze implements box.Freezer.
+func (b *body) Freeze(ctx context.Context) error { return b.d.engine.Pause(ctx, b.name) }
+
+// Thaw implements box.Freezer.
+func (b *body) Thaw(ctx context.Context) error { return b.d.engine.Unpause(ctx, b.name) }
+
+// TakeUp implements box.Driver.
+func (d *Driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error) {
+	b := &body{d: d, name: box.Name(d.store, rec.ID), dir: box.Dir(d.store, rec.ID), proc: state.Proc{PID: rec.AgentPID, Start: rec.AgentStart}}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if st, err := d.engine.Inspect(ctx, b.name); err == nil {
+		b.id = st.ID
+		if groups, err := engine.HostGroups(st.ID, st.PID); err == nil {
+			b.groups = &groups
+		}
+	}
+	return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
+}
+
+// Orphans implements box.Driver. Of an engine that does not answer nothing can
+// be said.
+func (d *Driver) Orphans(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	list, err := d.engine.List(ctx, labelStore, d.store.ID())
+	if err != nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	prefix := box.Name(d.store, "")
+	var ids []string
+	for _, c := range list {
+		if id, ok := strings.CutPrefix(c.Name, prefix); ok && c.Labels[labelDriver] == d.o.Name {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Clean implements box.Driver.
+func (d *Driver) Clean(ctx context.Context, id string, _ state.Mark) error {
+	name := box.Name(d.store, id)
+	dctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	full := ""
+	if st, err := d.engine.Inspect(dctx, name); err == nil {
+		full = st.ID
+	}
+	err := d.discard(ctx, name, full)
+	return errors.Join(err, box.RemoveScratch(box.Dir(d.store, id)))
+}
+
+var (
+	_ box.Driver  = (*Driver)(nil)
+	_ box.Body    = (*body)(nil)
+	_ box.Freezer = (*body)(nil)
+)
