@@ -149,7 +149,7 @@ func (f *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if t.port == 0 {
 			t = c.scope.target
 		}
-		d := Decision{Kind: KindHTTP, Port: t.port, Method: r.Method, Reason: why}
+		d := Decision{Kind: KindHTTP, Host: r.Host, Port: t.port, Method: r.Method, Reason: why}
 		if t.name != "" || t.addr.IsValid() {
 			d.Host = t.host()
 		}

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// stall is how long a side may take nothing of what is sent to it.
+// stall is how long a side may take nothing of what is sent to it, or send
+// nothing when it is the last that may.
 const stall = 5 * time.Minute
 
 // tunnel serves a connection that a program wants to have to t: what it speaks
@@ -126,6 +127,7 @@ type tunneling struct {
 	down bool    // it is needed and cannot be had
 	upbr *peeked
 	told chan struct{} // closed when the client has said something, or left
+	half atomic.Bool   // one side sends no more
 	// heard is closed when the server has; nil where nobody waits for that.
 	heard chan struct{}
 }
@@ -301,6 +303,9 @@ func (tn *tunneling) relay(ctx context.Context, client net.Conn) {
 func (tn *tunneling) copy(to, from net.Conn, count *atomic.Int64, fail func()) {
 	buf := make([]byte, 32<<10)
 	for {
+		if tn.half.Load() {
+			_ = from.SetReadDeadline(time.Now().Add(stall))
+		}
 		n, err := from.Read(buf)
 		if n > 0 {
 			_ = to.SetWriteDeadline(time.Now().Add(stall))
@@ -312,6 +317,9 @@ func (tn *tunneling) copy(to, from net.Conn, count *atomic.Int64, fail func()) {
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			// The other side is not waited for without an end.
+			tn.half.Store(true)
+			_ = to.SetReadDeadline(time.Now().Add(stall))
 			if closeWrite(to) != nil {
 				fail()
 			}
