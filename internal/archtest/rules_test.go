@@ -46,6 +46,10 @@ func rules() []rule {
 			why:       "containers of an engine, for the drivers that make them",
 		},
 		{
+			part: "conformance", own: []string{"backend"},
+			why: "its cases know the contract and no driver",
+		},
+		{
 			part: "policy", own: []string{"backend"},
 			why: "layers wrap any backend",
 		},
@@ -57,7 +61,7 @@ func rules() []rule {
 		{
 			part: "cmd/glovebox",
 			own: []string{
-				"backend", "config", "internal/builtin", "internal/engine", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
+				"backend", "config", "conformance", "internal/builtin", "internal/engine", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
 				"internal/term", "internal/version", "policy", "subprocess",
 			},
 			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/sys", "golang.org/x/term"},
@@ -87,6 +91,11 @@ func rules() []rule {
 		{
 			part: "internal/egress", own: []string{"backend", "internal/envd/wire"}, libraries: []string{"golang.org/x/net/proxy"},
 			why: "the host's side of a sandbox's network needs the agent's wire, not the agent",
+		},
+		{
+			part: "internal/keeper", own: []string{"backend", "internal/egress", "internal/envd", "internal/state"},
+			libraries: []string{"golang.org/x/net/netutil", "golang.org/x/sys"},
+			why:       "the process behind kept sandboxes knows their streams and proxies, no driver",
 		},
 		{
 			part: "internal/statedir", own: []string{"backend"},
@@ -132,6 +141,7 @@ func rules() []rule {
 		{part: "internal/strict", why: "a helper without dependencies"},
 		{part: "internal/term", why: "a helper without dependencies"},
 		{part: "internal/version", why: "a helper without dependencies"},
+		{part: "internal/testenv/testimage", own: []string{"internal/engine", "internal/image"}, why: "it finds the template that tests use"},
 		{part: "internal/testenv", why: "a helper of tests without dependencies"},
 		{part: "internal/leak", own: []string{"internal/state"}, why: "it knows where state lies"},
 		{part: "internal/archtest", why: "it reads sources only"},
