@@ -15,8 +15,10 @@ import (
 	"github.com/glovebox-dev/glovebox/backend/backendtest"
 	"github.com/glovebox-dev/glovebox/conformance"
 	"github.com/glovebox-dev/glovebox/conformance/host"
+	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
@@ -62,7 +64,18 @@ func functionals() []functional {
 		{"subprocess-root", "subprocess", asRoot, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeRoot, backend.IsolationProcess)},
 		{"subprocess-userns", "subprocess", asNobody, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
 		{"subprocess-restricted", "subprocess", asNobody, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
+		{"docker", "docker", asRoot, nil, agentWaivers(), dockerTarget},
 	}
+}
+
+// dockerTarget makes containers on this machine's engine.
+func dockerTarget(t *testing.T) (conformance.Target, string) {
+	ref, unavailable := testimage.Ref(t.Context())
+	cfg := docker.Config{Image: ref, Agent: agentBinary(t), StateDir: t.TempDir()}
+	return conformance.Target{
+		Open:    func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) },
+		Witness: witness(cfg.StateDir),
+	}, unavailable
 }
 
 // agentWaivers are known failures of the agent and its client, which every
