@@ -351,6 +351,12 @@ func (e *exchange) rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Connection")
 	}
 	out.Header.Del("Http2-Settings")
+	// It is the client's business whom it speaks for.
+	for _, k := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v := pr.In.Header[k]; v != nil {
+			out.Header[k] = v
+		}
+	}
 	for _, in := range e.headers {
 		out.Header.Del(in.header)
 	}

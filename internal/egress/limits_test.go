@@ -134,6 +134,27 @@ func TestAnotherHost(t *testing.T) {
 	if err := next.Serve(t.Context(), rt); err == nil {
 		t.Error("two Serves at once")
 	}
+	// A third takes over: what the second has open is cut, and it decides no more.
+	c, status := r.connectTo(t, fmt.Sprintf("127.0.0.1:%d", up.port))
+	if status != 200 {
+		t.Fatal(status)
+	}
+	third := newHost(t, allowlist())
+	rt3 := connect(t, r.svc.Handler())
+	go func() { third.ended <- third.Serve(t.Context(), rt3) }()
+	defer third.Close()
+	if err := third.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); err == nil || n > 0 {
+		t.Errorf("%d %v", n, err)
+	}
+	if err := <-next.ended; err == nil {
+		t.Error("the second one goes on")
+	}
+	if status, body := get(t, r.client(t), url); status != 403 {
+		t.Errorf("%d %s", status, body)
+	}
 }
 
 // TestServe_hostileAgent: whatever an agent says, Serve goes on or ends; it

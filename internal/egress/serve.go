@@ -3,6 +3,7 @@ package egress
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ const (
 // session is one Serve.
 type session struct {
 	p      *Proxy
+	id     string
 	rt     http.RoundTripper
 	ctx    context.Context //nolint:containedctx // the session's life
 	cancel context.CancelFunc
@@ -47,7 +49,7 @@ type session struct {
 // closed, or rt fails, which it tells. Every connection has ended then. Only
 // one Serve runs at a time; another may follow.
 func (p *Proxy) Serve(ctx context.Context, rt http.RoundTripper) error {
-	s := &session{p: p, rt: rt, slots: make(chan struct{}, p.opts.MaxConns+parked), rate: newBucket(p.opts.Now())}
+	s := &session{p: p, id: rand.Text(), rt: rt, slots: make(chan struct{}, p.opts.MaxConns+parked), rate: newBucket(p.opts.Now())}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	defer s.cancel()
 	p.mu.Lock()
@@ -105,7 +107,7 @@ func (s *session) open() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	st := s.p.state.Load()
-	var o wire.NetOpen
+	o := wire.NetOpen{Session: s.id}
 	if st.authority != nil {
 		o.Authority = st.authority.pem
 	}
@@ -132,10 +134,14 @@ func (s *session) open() error {
 
 func (s *session) request(ctx context.Context, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox"+path, body)
-	if err == nil && s.p.opts.Token != "" {
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(wire.HeaderNetSession, s.id)
+	if s.p.opts.Token != "" {
 		req.Header.Set(wire.HeaderAccessToken, s.p.opts.Token)
 	}
-	return req, err
+	return req, nil
 }
 
 // park keeps one request at the agent until that fails.

@@ -46,17 +46,24 @@ func (s *Service) hand(o *offer, wait time.Duration) error {
 
 // serveAccept waits for something that the host should take.
 func (s *Service) serveAccept(w http.ResponseWriter, r *http.Request) {
+	own := s.owned(r.Header.Get(wire.HeaderNetSession))
+	if own == nil {
+		http.Error(w, "accept: another session decides", http.StatusConflict)
+		return
+	}
 	select {
 	case o := <-s.offers:
 		defer close(o.done)
-		s.join(o, w, r)
+		if own.Err() == nil {
+			s.join(own, o, w, r)
+		}
 	case <-r.Context().Done():
-	case <-s.ctx.Done():
-		http.Error(w, "the sandbox is ending", http.StatusServiceUnavailable)
+	case <-own.Done():
+		http.Error(w, "accept: another session decides, or the sandbox is ending", http.StatusConflict)
 	}
 }
 
-func (s *Service) join(o *offer, w http.ResponseWriter, r *http.Request) {
+func (s *Service) join(own context.Context, o *offer, w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex() // HTTP/2 is already and says so with an error
 	h := w.Header()
@@ -74,7 +81,7 @@ func (s *Service) join(o *offer, w http.ResponseWriter, r *http.Request) {
 	}
 	stream := wire.NewNetStream(r.Body, flushing{w, rc}, nil, func() { _ = r.Body.Close() })
 	stop := context.AfterFunc(r.Context(), func() { _ = stream.Close() })
-	defer context.AfterFunc(s.ctx, func() { _ = stream.Close() })() //nolint:contextcheck // the service's end is every stream's
+	defer context.AfterFunc(own, func() { _ = stream.Close() })() //nolint:contextcheck // as the owner's, which the service's is part of
 	o.serve(stream)
 	stop()
 	_ = stream.Close()

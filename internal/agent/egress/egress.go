@@ -62,6 +62,7 @@ type Service struct {
 	wg     sync.WaitGroup
 
 	mu        sync.Mutex
+	owner     owner
 	authority string // the certificate that is in bundle
 	bundle    string // a file's path; "" for none
 }
@@ -152,12 +153,45 @@ func (s *Service) Handler() http.Handler {
 	return mux
 }
 
+// owner is the session that decides.
+type owner struct {
+	session string
+	ctx     context.Context //nolint:containedctx // ends with the ownership
+	cancel  context.CancelFunc
+}
+
+// own makes session the one that decides. Security: an earlier one, which may
+// know an older policy, decides on nothing any more.
+func (s *Service) own(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner.ctx != nil && s.owner.session == session {
+		return
+	}
+	if s.owner.cancel != nil {
+		s.owner.cancel()
+	}
+	s.owner.session = session
+	s.owner.ctx, s.owner.cancel = context.WithCancel(s.ctx)
+}
+
+// owned is the life of session's ownership; nil when it has none.
+func (s *Service) owned(session string) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner.ctx == nil || s.owner.session != session {
+		return nil
+	}
+	return s.owner.ctx
+}
+
 func (s *Service) serveOpen(w http.ResponseWriter, r *http.Request) {
 	var o wire.NetOpen
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOpen)).Decode(&o); err != nil {
 		http.Error(w, "open: body is not valid JSON", http.StatusBadRequest)
 		return
 	}
+	s.own(o.Session)
 	if err := s.trust(o.Authority); err != nil {
 		http.Error(w, "open: "+err.Error(), http.StatusInternalServerError)
 		return

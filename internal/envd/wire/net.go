@@ -10,6 +10,8 @@ const (
 	// NetAcceptPath waits for a connection: POST, answered 200.
 	NetAcceptPath = "/glovebox/net/accept"
 
+	// HeaderNetSession is NetOpen.Session, on requests to NetAcceptPath.
+	HeaderNetSession = "Glovebox-Net-Session"
 	// HeaderNetKind says what an accepted stream is, HeaderNetName and
 	// HeaderNetAddr what it is about.
 	HeaderNetKind = "Glovebox-Net-Kind"
@@ -36,6 +38,9 @@ const (
 
 // NetOpen is what the agent is told at the start, and again at a change.
 type NetOpen struct {
+	// Session is whose decisions count from now on: what another session has
+	// open is cut.
+	Session string `json:"session"`
 	// Authority is the certificate (PEM) of the sandbox's own authority, which
 	// commands started from now on trust; "" for none.
 	Authority string `json:"authority,omitempty"`
