@@ -80,7 +80,6 @@ func feature(f backend.Feature) Need     { return Need{NeedFeature, string(f)} }
 func enforced(c backend.Control) Need    { return Need{NeedEnforced, string(c)} }
 func claimed(c backend.Control) Need     { return Need{NeedClaimed, string(c)} }
 func network(m backend.NetworkMode) Need { return Need{NeedNetwork, string(m)} }
-func level(i backend.Isolation) Need     { return Need{NeedLevel, i.String()} }
 func shell() Need                        { return Need{NeedProgram, "sh"} }
 func python() Need                       { return Need{NeedProgram, "python3"} }
 func watched() Need                      { return Need{NeedWitness, ""} }

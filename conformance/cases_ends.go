@@ -50,10 +50,10 @@ func timeoutKillsChildren(ctx context.Context, t *T) {
 	if got.Reason != backend.ReasonTimeout {
 		t.Errorf("%+v", got.Exit)
 	}
-	if t.beats(ctx, sb, "beats") == 0 {
+	if t.beats(ctx, sb) == 0 {
 		t.Fatalf("the child never lived")
 	}
-	t.until(ctx, "the child is dead", func() bool { return !t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "the child is dead", func() bool { return !t.beatsOn(ctx, sb) })
 }
 
 func timeoutKillsTree(ctx context.Context, t *T) {
@@ -61,10 +61,10 @@ func timeoutKillsTree(ctx context.Context, t *T) {
 	t.command(ctx, sb, backend.Command{
 		Args: []string{"sh", "-c", "setsid sh -c 'setsid sh -c \"while :; do echo x >>beats; sleep 0.02; done\" & sleep 1000' & sleep 1000"}, Timeout: time.Second,
 	})
-	if t.beats(ctx, sb, "beats") == 0 {
+	if t.beats(ctx, sb) == 0 {
 		t.Fatalf("the grandchild never lived")
 	}
-	t.until(ctx, "the grandchild is dead", func() bool { return !t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "the grandchild is dead", func() bool { return !t.beatsOn(ctx, sb) })
 }
 
 func timeoutIsOnes(ctx context.Context, t *T) {
@@ -102,7 +102,7 @@ func runInCancelled(ctx context.Context, t *T) {
 	}
 	t.good(t.exec(ctx, sb, "true"))
 	if t.Caps().Claim(backend.ControlKillTree).Enforcement != backend.Unsupported {
-		t.until(ctx, "its child is dead", func() bool { return !t.beatsOn(ctx, sb, "beats") })
+		t.until(ctx, "its child is dead", func() bool { return !t.beatsOn(ctx, sb) })
 	}
 }
 
@@ -195,7 +195,7 @@ func background(ctx context.Context, t *T) {
 	if !got.Success() || got.OutputHeld || got.out != "started\n" {
 		t.Errorf("%+v %q", got.Exit, got.out)
 	}
-	if !t.beatsOn(ctx, sb, "beats") {
+	if !t.beatsOn(ctx, sb) {
 		t.Errorf("the child died with its parent")
 	}
 }
@@ -203,7 +203,7 @@ func background(ctx context.Context, t *T) {
 func killTree(ctx context.Context, t *T) {
 	sb := t.Create(ctx, backend.Spec{})
 	p, _ := t.ready(ctx, sb, beating+loop)
-	t.until(ctx, "the child lives", func() bool { return t.beats(ctx, sb, "beats") > 2 })
+	t.until(ctx, "the child lives", func() bool { return t.beats(ctx, sb) > 2 })
 	tk, ok := backend.As[backend.TreeKiller](p)
 	if !ok {
 		t.Fatalf("kill_tree is claimed and there is no TreeKiller")
@@ -212,7 +212,7 @@ func killTree(ctx context.Context, t *T) {
 		t.Fatalf("%v", err)
 	}
 	t.exited("it", t.wait(ctx, p), "signaled(9)")
-	t.until(ctx, "the child is dead", func() bool { return !t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "the child is dead", func() bool { return !t.beatsOn(ctx, sb) })
 }
 
 func destroyDeafWriter(ctx context.Context, t *T) {

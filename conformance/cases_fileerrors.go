@@ -195,7 +195,7 @@ func readCancelled(ctx context.Context, t *T) {
 		cancel()
 		t.Fatalf("%v", err)
 	}
-	defer rc.Close() //nolint:errcheck // was only read
+	defer rc.Close()
 	_, err = io.ReadFull(rc, make([]byte, 1000))
 	cancel()
 	if err != nil {

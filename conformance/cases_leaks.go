@@ -69,7 +69,7 @@ func daemonsDie(ctx context.Context, t *T) {
 	for range 3 {
 		t.good(t.python(ctx, sb, daemon))
 	}
-	t.until(ctx, "they live", func() bool { return t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "they live", func() bool { return t.beatsOn(ctx, sb) })
 	if err := sb.Destroy(ctx); err != nil {
 		t.Errorf("%v", err)
 	}

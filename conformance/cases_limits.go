@@ -194,11 +194,16 @@ print(time.process_time())
 		}
 		return s
 	}
-	// The control: with a whole core it gets more.
-	if whole := used(1); whole < 0.8 {
+	// The control: with a whole core it gets more, in a moment when the host is
+	// not too busy to tell.
+	whole := 0.0
+	for tries := 0; whole < 0.75 && tries < 15; tries++ {
+		whole = used(1)
+	}
+	if whole < 0.75 {
 		t.Inconclusivef("the host is too busy: %v s of CPU in 2 s with a whole core", whole)
 	}
-	if s := used(0.2); s > 0.7 {
+	if s := used(0.2); s > 0.65 {
 		t.Errorf("%v s of CPU in 2 s", s)
 	}
 }

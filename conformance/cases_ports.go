@@ -135,7 +135,7 @@ func get(ctx context.Context, rt http.RoundTripper, url string) (int, []byte, er
 	if err != nil {
 		return 0, nil, err
 	}
-	defer res.Body.Close() //nolint:errcheck // was only read
+	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	return res.StatusCode, body, err
 }

@@ -74,8 +74,8 @@ func kill(ctx context.Context, t *T) {
 // lives, and the child's size now.
 const beating = "(while :; do echo x >>beats; sleep 0.02; done) >/dev/null 2>&1 & "
 
-func (t *T) beats(ctx context.Context, sb backend.Sandbox, name string) int64 {
-	st, err := sb.Files().Stat(ctx, name)
+func (t *T) beats(ctx context.Context, sb backend.Sandbox) int64 {
+	st, err := sb.Files().Stat(ctx, "beats")
 	if err != nil {
 		return 0
 	}
@@ -83,11 +83,11 @@ func (t *T) beats(ctx context.Context, sb backend.Sandbox, name string) int64 {
 }
 
 // beatsOn tells whether the file grows within a time that is long for it.
-func (t *T) beatsOn(ctx context.Context, sb backend.Sandbox, name string) bool {
-	before := t.beats(ctx, sb, name)
+func (t *T) beatsOn(ctx context.Context, sb backend.Sandbox) bool {
+	before := t.beats(ctx, sb)
 	for range 40 {
 		wait(ctx, 25*time.Millisecond)
-		if t.beats(ctx, sb, name) > before {
+		if t.beats(ctx, sb) > before {
 			return true
 		}
 	}
@@ -97,10 +97,10 @@ func (t *T) beatsOn(ctx context.Context, sb backend.Sandbox, name string) bool {
 func signalNotDescendants(ctx context.Context, t *T) {
 	sb := t.Create(ctx, backend.Spec{})
 	p, _ := t.ready(ctx, sb, beating+loop)
-	t.until(ctx, "the child lives", func() bool { return t.beats(ctx, sb, "beats") > 2 })
+	t.until(ctx, "the child lives", func() bool { return t.beats(ctx, sb) > 2 })
 	t.signal(ctx, p, backend.SIGKILL)
 	t.exited("it", t.wait(ctx, p), "signaled(9)")
-	if !t.beatsOn(ctx, sb, "beats") {
+	if !t.beatsOn(ctx, sb) {
 		t.Errorf("the child died with it")
 	}
 }
@@ -108,11 +108,11 @@ func signalNotDescendants(ctx context.Context, t *T) {
 func stopAndContinue(ctx context.Context, t *T) {
 	sb := t.Create(ctx, backend.Spec{})
 	p, _ := t.ready(ctx, sb, "echo ready; while :; do echo x >>beats; sleep 0.02; done")
-	t.until(ctx, "it beats", func() bool { return t.beats(ctx, sb, "beats") > 2 })
+	t.until(ctx, "it beats", func() bool { return t.beats(ctx, sb) > 2 })
 	t.signal(ctx, p, backend.SIGSTOP)
-	t.until(ctx, "it stands still", func() bool { return !t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "it stands still", func() bool { return !t.beatsOn(ctx, sb) })
 	t.signal(ctx, p, 18)
-	t.until(ctx, "it beats again", func() bool { return t.beatsOn(ctx, sb, "beats") })
+	t.until(ctx, "it beats again", func() bool { return t.beatsOn(ctx, sb) })
 	t.signal(ctx, p, backend.SIGKILL)
 	t.wait(ctx, p)
 }

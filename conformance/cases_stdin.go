@@ -83,13 +83,13 @@ func (t *T) talk(ctx context.Context, sb backend.Sandbox, args ...string) (backe
 
 func keptInput(ctx context.Context, t *T) {
 	p, in, out := t.talk(ctx, t.Create(ctx, backend.Spec{}), "cat")
-	want := ""
+	var want strings.Builder
 	for _, s := range []string{"one\n", "\x00\xff two\n", strings.Repeat("three ", 50_000)} {
 		if err := in.WriteInput(ctx, []byte(s)); err != nil {
 			t.Fatalf("%v", err)
 		}
-		want += s
-		t.until(ctx, "it comes back", func() bool { return out.String() == want })
+		want.WriteString(s)
+		t.until(ctx, "it comes back", func() bool { return out.String() == want.String() })
 	}
 	if err := in.CloseInput(ctx); err != nil {
 		t.Errorf("%v", err)

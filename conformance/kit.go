@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,12 +46,7 @@ type outcome struct {
 }
 
 func (o outcome) has(h backend.Hit) bool {
-	for _, have := range o.Hits {
-		if have == h {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(o.Hits, h)
 }
 
 // tryRun runs cmd to its end.

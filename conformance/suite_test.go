@@ -230,7 +230,8 @@ func TestMatching(t *testing.T) {
 		c    conformance.Case
 		want bool
 	}{
-		{conformance.Case{ID: "FS-01", Area: conformance.Files}, true}, {conformance.Case{ID: "LC-02", Area: conformance.Lifecycle}, true},
+		{conformance.Case{ID: "FS-01", Area: conformance.Files}, true},
+		{conformance.Case{ID: "LC-02", Area: conformance.Lifecycle}, true},
 		{conformance.Case{ID: "LC-03", Area: conformance.Lifecycle}, false},
 	} {
 		if match(tt.c) != tt.want {

@@ -23,12 +23,12 @@ type Witness struct {
 	words func() []string
 
 	mu         sync.Mutex
-	namespaces map[string]bool // of sandboxes' processes, as far as they were seen
+	namespaces map[string]map[string]bool // of sandboxes, with the processes seen in them
 }
 
 // New makes a Witness of what has one of words in its name.
 func New(words func() []string) *Witness {
-	return &Witness{words: words, namespaces: map[string]bool{}}
+	return &Witness{words: words, namespaces: map[string]map[string]bool{}}
 }
 
 // process is what /proc says of one.
@@ -39,6 +39,9 @@ type process struct {
 	groups      string
 	command     string
 }
+
+// key names a process for good.
+func (p process) key() string { return fmt.Sprintf("process %d started %s", p.pid, p.start) }
 
 // Snapshot implements conformance.Witness.
 func (w *Witness) Snapshot(context.Context) (map[string]string, error) {
@@ -52,7 +55,7 @@ func (w *Witness) Snapshot(context.Context) (map[string]string, error) {
 		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(s, word) })
 	}
 	for _, p := range w.ours(all, named) {
-		out[fmt.Sprintf("process %d started %s", p.pid, p.start)] = fmt.Sprintf("%.200q in %s, groups %.500q", p.command, p.namespace, p.groups)
+		out[p.key()] = fmt.Sprintf("%.200q in %s, groups %.500q", p.command, p.namespace, p.groups)
 	}
 	for line := range lines("/proc/self/mountinfo") {
 		fields := strings.Fields(line)
@@ -81,15 +84,28 @@ func (w *Witness) ours(all map[int]process, named func(string) bool) (out []proc
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := all[os.Getpid()].namespace
+	// A namespace's number is used again once its last process is gone: it is
+	// the one that was seen as long as one of its processes is.
+	known := map[string]bool{}
 	for _, p := range all {
-		if descends(all, p) && p.namespace != own && p.namespace != "" {
-			w.namespaces[p.namespace] = true
+		if p.namespace != own && p.namespace != "" && (descends(all, p) || w.namespaces[p.namespace][p.key()]) {
+			known[p.namespace] = true
 		}
+	}
+	w.namespaces = map[string]map[string]bool{}
+	for _, p := range all {
+		if !known[p.namespace] {
+			continue
+		}
+		if w.namespaces[p.namespace] == nil {
+			w.namespaces[p.namespace] = map[string]bool{}
+		}
+		w.namespaces[p.namespace][p.key()] = true
 	}
 	for _, p := range all {
 		mine := descends(all, p) && p.pid != os.Getpid()
 		if mine && (p.namespace != own || named(p.command) || strings.Contains(p.command, "glovebox-agent")) ||
-			w.namespaces[p.namespace] || named(p.groups) {
+			known[p.namespace] || named(p.groups) {
 			out = append(out, p)
 		}
 	}
@@ -158,7 +174,7 @@ func lines(path string) func(func(string) bool) {
 		if err != nil {
 			return
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // was only read
 		for sc := bufio.NewScanner(f); sc.Scan(); {
 			if !yield(sc.Text()) {
 				return
