@@ -51,19 +51,19 @@ func (s *Service) serveAccept(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "accept: another session decides", http.StatusConflict)
 		return
 	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(own, cancel)() //nolint:contextcheck // the owner's end is every request's
 	select {
 	case o := <-s.offers:
 		defer close(o.done)
-		if own.Err() == nil {
-			s.join(own, o, w, r)
-		}
-	case <-r.Context().Done():
-	case <-own.Done():
+		s.join(o, w, r.WithContext(ctx))
+	case <-ctx.Done():
 		http.Error(w, "accept: another session decides, or the sandbox is ending", http.StatusConflict)
 	}
 }
 
-func (s *Service) join(own context.Context, o *offer, w http.ResponseWriter, r *http.Request) {
+func (s *Service) join(o *offer, w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex() // HTTP/2 is already and says so with an error
 	h := w.Header()
@@ -81,7 +81,6 @@ func (s *Service) join(own context.Context, o *offer, w http.ResponseWriter, r *
 	}
 	stream := wire.NewNetStream(r.Body, flushing{w, rc}, nil, func() { _ = r.Body.Close() })
 	stop := context.AfterFunc(r.Context(), func() { _ = stream.Close() })
-	defer context.AfterFunc(own, func() { _ = stream.Close() })() //nolint:contextcheck // as the owner's, which the service's is part of
 	o.serve(stream)
 	stop()
 	_ = stream.Close()
