@@ -146,7 +146,7 @@ func imported(ctx context.Context, img Image, opts BuildOptions) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // read side
+	defer f.Close()
 	_, err = opts.Importer.Import(ctx, f, img.Ref(), img.Labels())
 	return err
 }

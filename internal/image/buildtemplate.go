@@ -170,7 +170,7 @@ func (s *Store) base(ctx context.Context, from Spec, opts TemplateOptions) (Imag
 			if err != nil {
 				return err
 			}
-			defer archive.Close() //nolint:errcheck // read side
+			defer archive.Close()
 			img.Config = cfg
 			return consume(archive)
 		})
@@ -194,7 +194,7 @@ func (s *Store) buildOn(ctx context.Context, spec Spec, p *plan, opts TemplateOp
 			if err != nil {
 				return err
 			}
-			defer archive.Close() //nolint:errcheck // read side
+			defer archive.Close()
 			return consume(archive)
 		})
 	if err != nil {
@@ -227,8 +227,8 @@ func (s Spec) packageSteps(built bool) []dockerfile.Step {
 		out = append(out, dockerfile.Step{Text: strings.Join(args[:min(len(args), 6)], " "), Run: args, Env: env, Dir: "/"})
 	}
 	if len(s.Apt) > 0 && !built {
-		add(nil, append([]string{"/bin/sh", "-c",
-			`apt-get update && apt-get install -y --no-install-recommends -- "$@" && rm -rf /var/lib/apt/lists/*`, "apt"}, s.Apt...)...)
+		const install = `apt-get update && apt-get install -y --no-install-recommends -- "$@" && rm -rf /var/lib/apt/lists/*`
+		add(nil, append([]string{"/bin/sh", "-c", install, "apt"}, s.Apt...)...)
 	}
 	if len(s.Pip) > 0 {
 		// Whatever guards a system's own Python is no use in a template.

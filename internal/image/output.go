@@ -42,7 +42,7 @@ func (o *outputReader) read(r io.Reader) {
 			o.report(o.now)
 		}
 	}
-	_, _ = io.Copy(io.Discard, r) //nolint:errcheck // whatever was too long for a line
+	_, _ = io.Copy(io.Discard, r) // whatever was too long for a line
 }
 
 // scanAnyLine splits at line feeds and carriage returns.

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 )
@@ -123,7 +122,7 @@ func (s *Store) remove(ctx context.Context, img Image, engine Importer) error {
 	if err := os.Rename(img.Dir, aside); err != nil {
 		return diskError("remove the image", err)
 	}
-	_ = os.Remove(filepath.Join(s.dir, img.Name)) //nolint:errcheck // while another version is there it stays
+	_ = os.Remove(filepath.Join(s.dir, img.Name)) // while another version is there it stays
 	if err := removeTree(aside); err != nil {
 		return diskError("remove the image", err)
 	}
@@ -136,10 +135,10 @@ func removeTree(dir string) error {
 	if os.RemoveAll(dir) == nil || os.Geteuid() == 0 {
 		return os.RemoveAll(dir)
 	}
-	//nolint:errcheck // what cannot be entered cannot be removed either, and is told below
+	// what cannot be entered cannot be removed either, and is told below
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) //nolint:gosec,errcheck // it is ours and about to go
+			_ = os.Chmod(path, 0o700) //nolint:gosec // it is ours and about to go
 		}
 		return nil
 	})
@@ -148,9 +147,11 @@ func removeTree(dir string) error {
 		return nil
 	}
 	// In mmdebstrap's user namespace there are files of other users than us.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // it must happen though the caller gave up
-	defer cancel()
-	if exec.CommandContext(ctx, "mmdebstrap", "--unshare-helper", "rm", "-rf", "--", dir).Run() != nil {
+	program, lerr := exec.LookPath("mmdebstrap")
+	if lerr != nil {
+		return err
+	}
+	if (&exec.Cmd{Path: program, Args: []string{program, "--unshare-helper", "rm", "-rf", "--", dir}}).Run() != nil {
 		return err
 	}
 	return nil

@@ -69,7 +69,7 @@ func chooseSources(all []target, suite string) []string {
 			lines = append(lines, "deb "+t.uri+" "+t.release+" main")
 		}
 		// Another release of Debian lies beside ours on the same mirror.
-		switch u, _ := url.Parse(t.uri); { //nolint:errcheck // parsed before
+		switch u, _ := url.Parse(t.uri); { // parsed before
 		case strings.HasSuffix(u.Path, "/debian"):
 			main = t.uri
 		case strings.HasSuffix(u.Path, "/debian-security"):

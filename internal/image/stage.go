@@ -169,9 +169,9 @@ func (s *Store) setCurrent(img Image) error {
 // only lets go of the lock.
 func (st *stage) discard() {
 	if st.scratch != "" {
-		_ = removeTree(st.scratch) //nolint:errcheck // the next build's sweep tries again
+		_ = removeTree(st.scratch) // the next build's sweep tries again
 	}
-	_ = removeTree(st.dir) //nolint:errcheck // likewise
+	_ = removeTree(st.dir) // likewise
 	if st.held != nil {
 		st.held.Close() //nolint:errcheck // nothing to do about it
 	}
@@ -187,7 +187,7 @@ func (s *Store) sweep() {
 		path := filepath.Join(s.dir, e.Name())
 		switch {
 		case strings.HasPrefix(e.Name(), removePrefix):
-			_ = removeTree(path) //nolint:errcheck // the next one tries again
+			_ = removeTree(path) // the next one tries again
 		case strings.HasPrefix(e.Name(), buildPrefix):
 			sweepStage(path)
 		}
@@ -199,7 +199,7 @@ func sweepStage(dir string) {
 	if err != nil {
 		// Just being made, or just being put into place.
 		if st, serr := os.Stat(dir); serr == nil && time.Since(st.ModTime()) > time.Hour {
-			_ = removeTree(dir) //nolint:errcheck // the next one tries again
+			_ = removeTree(dir) // the next one tries again
 		}
 		return
 	}
@@ -208,11 +208,11 @@ func sweepStage(dir string) {
 		return
 	}
 	name := make([]byte, 4096)
-	n, _ := f.Read(name) //nolint:errcheck // an empty one names nothing
+	n, _ := f.Read(name) // an empty one names nothing
 	if scratch := string(name[:n]); filepath.IsAbs(scratch) && strings.HasPrefix(filepath.Base(scratch), scratchPrefix) {
 		if removeTree(scratch) != nil {
 			return // its note must stay
 		}
 	}
-	_ = removeTree(dir) //nolint:errcheck // the next one tries again
+	_ = removeTree(dir) // the next one tries again
 }

@@ -204,7 +204,7 @@ func (s *Store) read(name, hash string) (Image, error) {
 		return img, fmt.Errorf("image %s:%s: its manifest is another image's", name, hash[:shortHash])
 	}
 	img.Dir = dir
-	target, _ := os.Readlink(filepath.Join(s.dir, name, currentName)) //nolint:errcheck // then none is current
+	target, _ := os.Readlink(filepath.Join(s.dir, name, currentName)) // then none is current
 	img.Current = target == hash
 	return img, nil
 }

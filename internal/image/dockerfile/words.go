@@ -126,8 +126,7 @@ func (p *parser) variable(s string, depth int) (string, int, error) {
 		if n == 0 {
 			return "$", 0, nil
 		}
-		v, _ := p.lookup(s[:n])
-		return v, n, nil
+		return p.lookup(s[:n]), n, nil
 	}
 	end := matching(s)
 	if end < 0 {
@@ -144,7 +143,7 @@ func (p *parser) variable(s string, depth int) (string, int, error) {
 	if !validName(name) {
 		return "", 0, fmt.Errorf("${%s} is not supported", body)
 	}
-	v, _ := p.lookup(name)
+	v := p.lookup(name)
 	switch {
 	case op == "" || op == ":-" && v != "" || op == ":+" && v == "":
 		return v, end + 1, nil
@@ -172,10 +171,9 @@ func matching(s string) int {
 	return -1
 }
 
-func (p *parser) lookup(name string) (string, bool) {
+func (p *parser) lookup(name string) string {
 	if v, ok := p.file.Env[name]; ok {
-		return v, true
+		return v
 	}
-	v, ok := p.args[name]
-	return v, ok
+	return p.args[name]
 }
