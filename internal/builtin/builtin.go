@@ -6,6 +6,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/docker"
+	"github.com/glovebox-dev/glovebox/gvisor"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
@@ -15,6 +16,7 @@ import (
 func Registry() (*registry.Registry, error) {
 	return registry.New(
 		registry.Driver("subprocess", subprocess.DefaultConfig, openSubprocess, probeSubprocess).Local(),
+		registry.Driver("gvisor", gvisor.DefaultConfig, openGVisor, probeGVisor).Local(),
 		registry.Driver("docker", docker.DefaultConfig, openDocker, probeDocker).Local(),
 	)
 }
@@ -44,6 +46,37 @@ func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Confi
 	}
 	r := registry.Report{
 		Driver: "subprocess", Health: m.Health, Capabilities: m.Capabilities, Privilege: string(m.Privilege),
+	}
+	for _, f := range m.Facts {
+		r.Facts = append(r.Facts, registry.Fact(f))
+	}
+	return r, nil
+}
+
+func openGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (backend.Executor, error) {
+	all := specs(env)
+	var err error
+	if cfg.Templates, err = directories(all, cfg.Templates); err != nil {
+		return nil, err
+	}
+	ex, err := gvisor.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &templated{Executor: ex, specs: all}, nil
+}
+
+func probeGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (registry.Report, error) {
+	var err error
+	if cfg.Templates, err = directories(specs(env), cfg.Templates); err != nil {
+		return registry.Report{}, err
+	}
+	m, err := gvisor.Measure(ctx, cfg)
+	if err != nil {
+		return registry.Report{}, err
+	}
+	r := registry.Report{
+		Driver: "gvisor", Health: m.Health, Capabilities: m.Capabilities, Privilege: string(m.Privilege),
 	}
 	for _, f := range m.Facts {
 		r.Facts = append(r.Facts, registry.Fact(f))

@@ -1,0 +1,119 @@
+// Package gvisor runs sandboxes under gVisor, a kernel in user space: the
+// program runsc is started on an OCI bundle of glovebox's own, with no container
+// engine between, and the agent is the sandbox's first process.
+//
+// As root each sandbox has control groups and a disk of its own with limits on
+// bytes and files. Without root ("rootless") there are no control groups unless
+// one was delegated, and the capabilities say what that leaves open. The level
+// is kernel, and measured: a sandbox whose agent does not recognise gVisor's
+// kernel is refused.
+//
+// A sandbox's root is made of the template's top-level directories, read-only,
+// in a directory of the sandbox's own, so that nothing is ever made in a root
+// that others share.
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/glovebox-dev/glovebox/backend"
+)
+
+// driverName is the driver's in capabilities, receipts and errors.
+const driverName = "gvisor"
+
+// Platform is how gVisor's kernel gets hold of its programs.
+type Platform string
+
+// The platforms. KVM is not offered.
+const (
+	PlatformDefault Platform = ""
+	PlatformSystrap Platform = "systrap"
+	PlatformPtrace  Platform = "ptrace" // slower, for hosts where systrap fails
+)
+
+// Privilege is how the backend itself may work on this host.
+type Privilege string
+
+// The privileges.
+const (
+	PrivilegeAuto     Privilege = ""         // what this process has
+	PrivilegeRoot     Privilege = "root"     // control groups and a disk with limits
+	PrivilegeRootless Privilege = "rootless" // an unprivileged user's
+)
+
+// Via is what starts the sandboxes.
+type Via string
+
+// The ways.
+const (
+	ViaRunsc  Via = "" // runsc itself
+	ViaDocker Via = "docker"
+)
+
+// Config is the backend's configuration. The zero value is the default.
+type Config struct {
+	// Runsc is the path of gVisor's runsc. Empty: the one on the PATH, else
+	// /usr/local/bin/runsc.
+	Runsc string `json:"runsc,omitempty"`
+	// Platform is systrap when empty.
+	Platform Platform `json:"platform,omitempty"`
+	// Via is runsc itself when empty. Docker is not offered yet.
+	Via Via `json:"via,omitempty"`
+	// Rootfs is a directory with a root file system for sandboxes without a
+	// template. Empty: the image "base", which `glovebox image build base` makes.
+	Rootfs string `json:"rootfs,omitempty"`
+	// Templates maps template names to root file system directories.
+	Templates map[string]string `json:"templates,omitempty"`
+	// Agent is the path of a static glovebox-agent or glovebox binary. Empty:
+	// glovebox-agent beside this executable, else this executable when it
+	// calls MaybeAgent, else glovebox-agent or glovebox on the PATH.
+	Agent string `json:"agent,omitempty"`
+	// Privilege is the only way of working that is accepted; where it cannot be
+	// had, Create is ErrUnavailable. Empty takes what this process has.
+	Privilege Privilege `json:"privilege,omitempty"`
+	// StateDir holds markers and what sandboxes are made of. Empty:
+	// GLOVEBOX_STATE_DIR, else /var/lib/glovebox as root and the XDG state
+	// directory otherwise.
+	StateDir string `json:"state_dir,omitempty"`
+	// CgroupParent is the group, below each hierarchy's root, that sandboxes'
+	// groups are made in; where none can be made, Create is ErrUnavailable.
+	// Empty: the hierarchy's root, as root alone.
+	CgroupParent string `json:"cgroup_parent,omitempty"`
+}
+
+// DefaultConfig is the zero Config.
+func DefaultConfig() Config { return Config{} }
+
+// Validate tells what is wrong with c, without I/O.
+func (c Config) Validate() error {
+	refuse := func(field, fix string, err error) error {
+		return &backend.Error{Op: "config", Kind: backend.ErrInvalid, Field: field, Err: err, Fix: fix}
+	}
+	switch c.Platform {
+	case PlatformDefault, PlatformSystrap, PlatformPtrace:
+	default:
+		return refuse("platform", "", fmt.Errorf("unknown platform %q, known are systrap and ptrace", c.Platform))
+	}
+	switch c.Privilege {
+	case PrivilegeAuto, PrivilegeRoot, PrivilegeRootless:
+	default:
+		return refuse("privilege", "", fmt.Errorf("unknown privilege %q, known are root and rootless", c.Privilege))
+	}
+	switch c.Via {
+	case ViaRunsc:
+	case ViaDocker:
+		return refuse("via", "leave it empty", errors.New("gVisor through Docker is not offered yet"))
+	default:
+		return refuse("via", "leave it empty", fmt.Errorf("unknown way %q", c.Via))
+	}
+	for field, p := range map[string]string{"agent": c.Agent, "rootfs": c.Rootfs, "state_dir": c.StateDir, "runsc": c.Runsc} {
+		if p != "" && (!filepath.IsAbs(p) || strings.ContainsRune(p, 0)) {
+			return refuse(field, "", fmt.Errorf("%q is not an absolute path", p))
+		}
+	}
+	return nil
+}
