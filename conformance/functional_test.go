@@ -70,8 +70,11 @@ func functionals() []functional {
 
 // dockerTarget makes containers on this machine's engine.
 func dockerTarget(t *testing.T) (conformance.Target, string) {
-	ref, unavailable := testimage.Ref(t.Context())
-	cfg := docker.Config{Image: ref, Agent: agentBinary(t), StateDir: t.TempDir()}
+	_, unavailable := testimage.Ref(t.Context())
+	cfg := docker.Config{Agent: agentBinary(t), StateDir: t.TempDir()}
+	if unavailable == "" {
+		unavailable = testimage.Share(cfg.StateDir)
+	}
 	return conformance.Target{
 		Open:    func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) },
 		Witness: witness(cfg.StateDir),

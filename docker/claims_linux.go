@@ -31,10 +31,13 @@ func bestEffort(mechanism, note string) backend.Claim {
 
 func claims(root bool, landlock int) map[backend.Control]backend.Claim {
 	c := map[backend.Control]backend.Claim{
-		backend.ControlMemory:     enforced("container's memory cgroup, agent included"),
-		backend.ControlSwap:       enforced("container's memory cgroup"),
-		backend.ControlCPU:        enforced("container's cpu cgroup"),
-		backend.ControlPids:       enforced("container's pids cgroup"),
+		backend.ControlMemory: enforced("container's memory cgroup, agent included"),
+		backend.ControlSwap:   enforced("container's memory cgroup"),
+		backend.ControlCPU:    enforced("container's cpu cgroup"),
+		backend.ControlPids: {
+			Enforcement: backend.Enforced, Mechanism: "RLIMIT_NPROC of a uid of its own, the container's pids limit behind it",
+			Note: "reaching it is not told as a hit",
+		},
 		backend.ControlDisk:       enforced("tmpfs size"),
 		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
 		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
@@ -65,6 +68,7 @@ func claims(root bool, landlock int) map[backend.Control]backend.Claim {
 		c[backend.ControlFileRules] = backend.Claim{Enforcement: backend.Unsupported, Note: "this kernel has no Landlock"}
 	}
 	if !root {
+		c[backend.ControlPids] = backend.Claim{Enforcement: backend.Enforced, Mechanism: "container's pids cgroup", Note: "with a reserve of 32 for the agent's threads"}
 		c[backend.ControlOwnUID] = bestEffort("random host uid", "run glovebox as root for one that no other sandbox has")
 	}
 	return c

@@ -131,7 +131,7 @@ func rules() []rule {
 			why: "languages become commands",
 		},
 		{
-			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/envd", "internal/launch", "internal/state", "internal/tree"},
+			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/egress", "internal/envd", "internal/keeper", "internal/launch", "internal/state", "internal/tree"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "what the local drivers share",
 		},

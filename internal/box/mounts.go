@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -80,24 +81,21 @@ func (c MountCheck) mount(field string, mount backend.Mount) (launch.Bind, error
 	return launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR}, nil
 }
 
-// Pin opens what was checked, so that it stays what it is: its path by that
-// descriptor is mounted by whoever mounts on the host. The caller closes it once
-// that has been done.
-func Pin(driver, field string, b launch.Bind) (f *os.File, path string, err error) {
-	fail := func(err error) (*os.File, string, error) {
-		return nil, "", &backend.Error{Op: "create", Kind: backend.ErrInvalid, Backend: driver, Field: field, Err: err}
+// Verify refuses a sandbox whose runtime mounted something else than what was
+// checked: it goes by name, and what a name means may have changed. pid is a
+// process inside. Only root can look.
+func Verify(driver string, binds []launch.Bind, pid int) error {
+	for i, b := range binds {
+		var st unix.Stat_t
+		err := unix.Lstat(filepath.Join("/proc", strconv.Itoa(pid), "root", b.Target), &st)
+		if err != nil || st.Dev != b.Dev || st.Ino != b.Ino {
+			return &backend.Error{
+				Op: "create", Kind: backend.ErrInvalid, Backend: driver, Field: fmt.Sprintf("mounts[%d]", i),
+				Err: errors.Join(errors.New("it changed while the sandbox was made"), err),
+			}
+		}
 	}
-	fd, err := unix.Open(b.Source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fail(err)
-	}
-	f = os.NewFile(uintptr(fd), b.Source)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Dev != b.Dev || st.Ino != b.Ino {
-		f.Close() //nolint:errcheck // a path
-		return fail(errors.New("it changed while the sandbox was made"))
-	}
-	return f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
+	return nil
 }
 
 // Rootfs checks a directory that is to be a sandbox's root, and gives its path

@@ -42,8 +42,8 @@ type maker struct {
 	img      chosen
 	user     int // uids inside, which without a user namespace are the host's
 	agent    int
-	hostDisk bool // the scratch is a tmpfs of the host's
-	pins     []*os.File
+	hostDisk bool          // the scratch is a tmpfs of the host's
+	binds    []launch.Bind // the caller's mounts
 }
 
 // Make implements box.Driver.
@@ -64,11 +64,6 @@ func (d *Driver) Make(ctx context.Context, b *box.Birth) (*box.Made, error) {
 		b.Warnings = append(b.Warnings, warning)
 	}
 	m.identities()
-	defer func() {
-		for _, f := range m.pins {
-			f.Close() //nolint:errcheck // a path; the engine has mounted it
-		}
-	}()
 	c, err := m.container()
 	if err != nil {
 		return nil, err
@@ -208,20 +203,12 @@ func (m *maker) scratch(c *engine.Container) error {
 }
 
 // mounts are the caller's.
-func (m *maker) mounts(c *engine.Container) error {
-	binds, err := m.d.mounts().Mounts(m.Spec.Mounts)
-	if err != nil {
-		return err
+func (m *maker) mounts(c *engine.Container) (err error) {
+	m.binds, err = m.d.mounts().Mounts(m.Spec.Mounts)
+	for _, b := range m.binds {
+		c.Binds = append(c.Binds, engine.Bind{Source: b.Source, Target: b.Target})
 	}
-	for i, b := range binds {
-		f, path, err := box.Pin(m.d.o.Name, fmt.Sprintf("mounts[%d]", i), b)
-		if err != nil {
-			return err
-		}
-		m.pins = append(m.pins, f)
-		c.Binds = append(c.Binds, engine.Bind{Source: path, Target: b.Target})
-	}
-	return nil
+	return err
 }
 
 // start makes the container, starts it and greets its agent.
@@ -260,6 +247,11 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 	hello, err := box.Greet(ctx, conn, cfg)
 	if err != nil {
 		return nil, m.explain(b, err)
+	}
+	if os.Geteuid() == 0 && !m.d.o.Sentry {
+		if err := box.Verify(m.d.o.Name, m.binds, b.proc.PID); err != nil {
+			return nil, err
+		}
 	}
 	if m.d.o.Sentry && !hello.Sentry {
 		return nil, m.d.refuse(backend.ErrUnavailable, "runtime", fmt.Sprintf("the kernel in it is not gVisor's but calls itself %s", box.Sanitize(hello.Kernel)), "make the runtime runsc")

@@ -230,7 +230,9 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 	for _, b := range c.Binds {
 		host.Mounts = append(host.Mounts, mount.Mount{
 			Type: mount.TypeBind, Source: b.Source, Target: b.Target, ReadOnly: !b.Writable,
-			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
+			// Security: what is mounted below a source would be writable under
+			// engines that make only the source itself read-only.
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
 		})
 	}
 	return config, host
