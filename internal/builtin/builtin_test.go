@@ -15,7 +15,7 @@ func TestRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{"subprocess", "gvisor", "docker"}, r.Names()); d != "" {
+	if d := cmp.Diff([]string{"docker", "gvisor", "subprocess"}, r.Names()); d != "" {
 		t.Error(d)
 	}
 	if err := r.Check("subprocess", map[string]any{"privilege": "userns"}); err != nil {
