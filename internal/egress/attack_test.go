@@ -348,6 +348,14 @@ func TestConnect_otherProtocols(t *testing.T) {
 			t.Errorf("%.20q came back as %.20q (%d bytes)", text, got, len(got))
 		}
 	}
+	for _, text := range []string{
+		" GET / HTTP/1.1\r\nHost: b.test\r\n\r\n", "GET\v/\vHTTP/1.1\r\nHost: b.test\r\n\r\n", "\t\nget\t/ http/1.1\nhost:b.test\n\n",
+		strings.Repeat("A", 200) + " / HTTP/1.1\r\nHost: b.test\r\n\r\n",
+	} {
+		if got := send(text); strings.Contains(got, text) {
+			t.Errorf("%.40q passed", text)
+		}
+	}
 	if got := send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); got != "" && got != "broken" {
 		t.Errorf("HTTP/2 got %q", got)
 	}

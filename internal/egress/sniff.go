@@ -50,16 +50,19 @@ func sniff(c *peeked) protocol {
 
 // classify tells what b is the beginning of; sure is false while more of it
 // must be seen. Security: what a lenient server takes for HTTP must not pass as
-// something else, so line ends before it and odd methods count as HTTP.
+// something else, so blanks before it and odd methods count as HTTP.
 func classify(b []byte) (p protocol, sure bool) {
 	if b[0] == 0x16 {
 		return protoTLS, true
 	}
-	b = bytes.TrimLeft(b, "\r\n")
+	const blank = " \t\v\f\r"
+	b = bytes.TrimLeft(b, blank+"\n")
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	for i, ch := range line {
 		switch {
-		case ch == ' ' && i > 0 && i <= maxMethod, ch == '\t' && i > 0 && i <= maxMethod:
+		case i > maxMethod:
+			return protoHTTP, true // its server will see
+		case ch != '\r' && strings.IndexByte(blank, ch) >= 0:
 			if !whole {
 				return protoOpaque, false
 			}
@@ -70,7 +73,7 @@ func classify(b []byte) (p protocol, sure bool) {
 				return protoHTTP, true
 			}
 			return protoOpaque, true
-		case i > maxMethod || !token(ch):
+		case !token(ch):
 			return protoOpaque, true
 		}
 	}
