@@ -39,6 +39,7 @@ func (h host) capabilities() backend.Capabilities {
 		return caps
 	}
 	caps.Isolation, caps.Claims = backend.IsolationProcess, h.namespaced()
+	caps.Networks = append(caps.Networks, backend.NetworkAllowlist)
 	caps.Features = append(caps.Features, backend.FeatureFind, backend.FeatureDial, backend.FeaturePrivateRoot,
 		backend.FeatureMounts, backend.FeatureTemplates)
 	if h.mode == launch.ModeMapped {
@@ -84,21 +85,23 @@ func (h host) namespaced() map[backend.Control]backend.Claim {
 		backend.ControlDisk:       enforced("tmpfs size"),
 		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
 		backend.ControlNetworkOff: enforced("network namespace"),
-		backend.ControlReadOnly:   enforced("mount namespace, read-only binds"),
-		backend.ControlHostFiles:  enforced("mount namespace, pivot_root"),
-		backend.ControlHostProcs:  enforced("pid namespace"),
-		backend.ControlHostIPC:    enforced("ipc and network namespaces, own keyring"),
-		backend.ControlKillAll:    enforced("pid namespace"),
-		backend.ControlBound:      enforced("parent-death signal and the connection's end, on the first process of the pid namespace"),
-		backend.ControlMountsRO:   enforced("read-only binds"),
-		backend.ControlSwap:       enforced("memory limit counts swap"),
-		backend.ControlMemory:     bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; run as root, or give cgroup_parent, for a hard limit"),
-		backend.ControlCPU:        missing("no cgroup with a cpu controller; run as root or give cgroup_parent"),
-		backend.ControlPids:       enforced("RLIMIT_NPROC in an own user namespace"),
-		backend.ControlCPUTime:    bestEffort("session, by the agent", "descendants that leave the session are not counted"),
-		backend.ControlKillTree:   bestEffort("session", "descendants that leave the session live until the sandbox ends"),
-		backend.ControlOwnUID:     missing("sandboxes share this user's uid; run as root for one each"),
-		backend.ControlAgent:      enforced("own uid"),
+		// What leaves the namespace goes over the agent's connection.
+		backend.ControlNetworkList: enforced("network namespace, and the host's proxy"),
+		backend.ControlReadOnly:    enforced("mount namespace, read-only binds"),
+		backend.ControlHostFiles:   enforced("mount namespace, pivot_root"),
+		backend.ControlHostProcs:   enforced("pid namespace"),
+		backend.ControlHostIPC:     enforced("ipc and network namespaces, own keyring"),
+		backend.ControlKillAll:     enforced("pid namespace"),
+		backend.ControlBound:       enforced("parent-death signal and the connection's end, on the first process of the pid namespace"),
+		backend.ControlMountsRO:    enforced("read-only binds"),
+		backend.ControlSwap:        enforced("memory limit counts swap"),
+		backend.ControlMemory:      bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; run as root, or give cgroup_parent, for a hard limit"),
+		backend.ControlCPU:         missing("no cgroup with a cpu controller; run as root or give cgroup_parent"),
+		backend.ControlPids:        enforced("RLIMIT_NPROC in an own user namespace"),
+		backend.ControlCPUTime:     bestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlKillTree:    bestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOwnUID:      missing("sandboxes share this user's uid; run as root for one each"),
+		backend.ControlAgent:       enforced("own uid"),
 	})
 	if h.landlock > 0 {
 		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", h.landlock))

@@ -116,6 +116,7 @@ func (m *maker) config(s *start) (launch.Config, error) {
 		Scratch:   launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:       m.Spec.Env,
 		Token:     m.Token,
+		Egress:    m.Spec.Network.Mode == backend.NetworkAllowlist,
 		NoSeccomp: !m.d.host.seccomp, NoLandlock: m.d.host.landlock == 0,
 		Rlimits: box.Rlimits(m.Asked, m.Spec),
 	}

@@ -10,9 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/agent/boot"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 )
 
 // agentName is the slim agent's file name.
@@ -22,11 +24,14 @@ const agentName = "glovebox-agent"
 // executable can be an agent.
 var hooked atomic.Bool //nolint:gochecknoglobals // a fact about the program, set once at its start
 
-// MaybeAgent turns this process into a sandbox's agent when it was started as
-// one, and never returns then. Programs that use this package and ship no
-// glovebox-agent call it first in main.
+// MaybeAgent turns this process into a sandbox's agent, or into the keeper of
+// kept sandboxes, when it was started as one, and never returns then. Programs
+// that use this package and ship no glovebox call it first in main.
 func MaybeAgent() {
 	hooked.Store(true)
+	if keeper.Wanted() {
+		os.Exit(keeper.Main())
+	}
 	if boot.Wanted() {
 		os.Exit(boot.Main())
 	}
@@ -68,6 +73,39 @@ func FindAgent(name, configured string) (string, error) {
 		Err: errors.New("no agent binary was found"),
 		Fix: "put glovebox-agent beside this executable (`make build`), or call the driver's MaybeAgent first in main",
 	}
+}
+
+// FindKeeper is the path of the program that can be a store's keeper. name is
+// the driver's, for errors.
+func FindKeeper(name string) (string, error) {
+	if hooked.Load() {
+		return "/proc/self/exe", nil // though its file may have been replaced
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "glovebox")
+		if st, err := os.Stat(beside); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 && beside != self {
+			return beside, nil
+		}
+	}
+	if p, err := exec.LookPath("glovebox"); err == nil && filepath.IsAbs(p) {
+		return p, nil
+	}
+	return "", &backend.Error{
+		Op: "keeper", Kind: backend.ErrUnavailable, Backend: name,
+		Err: errors.New("no program was found that can hold a kept sandbox's network or stream: glovebox-agent cannot"),
+		Fix: "put glovebox beside this executable or on the PATH (`make build`), or call the driver's MaybeAgent first in main",
+	}
+}
+
+// EnvKeeperIdle is for tests: how long a keeper stays that holds nothing.
+const EnvKeeperIdle = "GLOVEBOX_TEST_KEEPER_IDLE"
+
+func keeperIdle() time.Duration {
+	d, err := time.ParseDuration(os.Getenv(EnvKeeperIdle))
+	if err != nil || d <= 0 {
+		return keeper.Idle
+	}
+	return d
 }
 
 // checkStatic refuses a binary that needs a dynamic loader: the sandbox's root

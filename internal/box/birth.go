@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/state"
 	"github.com/glovebox-dev/glovebox/internal/tree"
 )
@@ -47,9 +48,11 @@ type Birth struct {
 	Marker *state.Marker
 	Lease  *state.UIDLease
 
-	ex   *Executor
-	mark state.Mark
-	undo []func()
+	ex      *Executor
+	mark    state.Mark
+	socket  string          // the agent's, in Dir
+	holding *keeper.Holding // what the keeper is about to hold; nil for nothing
+	undo    []func()
 }
 
 // Undo has f called when the sandbox cannot be made.
@@ -76,6 +79,9 @@ func (b *Birth) make(ctx context.Context) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := b.hand(ctx, made); err != nil {
+		return nil, err
+	}
 	sb := &Sandbox{
 		ex: b.ex, id: b.ID, keep: b.Spec.Keep, spec: b.Spec, ended: make(chan struct{}),
 		marker: b.Marker, lease: b.Lease, token: b.Token,
@@ -84,6 +90,9 @@ func (b *Birth) make(ctx context.Context) (_ *Sandbox, err error) {
 	sb.deadline.Store(time.Now().Add(b.Spec.Lifetime).UnixNano())
 	sb.connect(made.Dial)
 	b.Undo(func() { <-sb.disconnect() })
+	if err := b.openNetwork(ctx, sb); err != nil {
+		return nil, err
+	}
 	sb.receipt = b.receipt(sb, made)
 	if err := b.ready(ctx, sb, made); err != nil {
 		return nil, err
@@ -130,15 +139,16 @@ func (b *Birth) journal(ctx context.Context) (err error) {
 		}
 		b.Undo(func() { tree.Remove(b.Dir) }) //nolint:errcheck // the sweep tries again
 	}
+	b.socket = cmp.Or(needs.Socket, Socket)
 	if b.Spec.Keep {
-		return b.record(ctx, filepath.Join(b.Dir, cmp.Or(needs.Socket, Socket)))
+		return b.record(ctx)
 	}
 	return nil
 }
 
 // record journals a kept sandbox before it is made. Until ready it ends with
 // its creator, as a bound one.
-func (b *Birth) record(ctx context.Context, socket string) error {
+func (b *Birth) record(ctx context.Context) error {
 	j, err := b.Store.Journal(ctx)
 	if err != nil {
 		return err
@@ -154,7 +164,7 @@ func (b *Birth) record(ctx context.Context, socket string) error {
 	})
 	return j.Put(ctx, state.Record{
 		ID: b.ID, Backend: b.ex.name, Spec: spec, Labels: b.Spec.Labels, Created: b.Began,
-		Deadline: b.Began.Add(b.Spec.Lifetime), Socket: socket,
+		Deadline: b.Began.Add(b.Spec.Lifetime), Socket: filepath.Join(b.Dir, b.socket),
 		BootID: state.BootID(), Token: b.Token, Cgroups: b.mark.Cgroups,
 	})
 }
@@ -188,7 +198,12 @@ func (b *Birth) ready(ctx context.Context, sb *Sandbox, made *Made) error {
 		return err
 	}
 	if made.Commit != nil {
-		return made.Commit()
+		if err := made.Commit(); err != nil {
+			return err
+		}
+	}
+	if b.holding != nil {
+		return b.holding.Commit(ctx)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (b *Birth) Contained(userUID, agentUID int) *launch.Config {
 		Root:    launch.Root{Home: backend.DefaultHome},
 		Scratch: launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:     b.Spec.Env, Token: b.Token, Rlimits: Rlimits(b.Asked, b.Spec),
-		LimitMemory: l.Memory, LimitCPUs: l.CPUs,
+		LimitMemory: l.Memory, LimitCPUs: l.CPUs, Egress: proxied(b.Spec.Network),
 	}
 }
 

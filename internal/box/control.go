@@ -23,6 +23,12 @@ func (sb *Sandbox) As(target any) bool {
 		*t = sb.control()
 	case *backend.EnvdTransport:
 		*t = sb.control()
+	case *backend.NetworkUpdater:
+		// What the mode was at the start: it can only get tighter.
+		if sb.receipt.Network != backend.NetworkAllowlist {
+			return false
+		}
+		*t = sb.control()
 	case *backend.Dialer:
 		if !sb.ex.caps.Has(backend.FeatureDial) {
 			return false

@@ -11,6 +11,7 @@ import (
 	"net"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
@@ -108,6 +109,10 @@ type Made struct {
 	// Detached says that the sandbox lives as long as Proc does, though no
 	// process of its own holds the marker's lock.
 	Detached bool
+	// Stream is how the agent of a kept sandbox is reached where it has no
+	// socket of its own, in the place of Dial and Conn: the keeper gets it, and
+	// its files are closed here. The sandbox must end when the stream does.
+	Stream *keeper.Stream
 	// Commit, if not nil, lets a kept sandbox outlive its creator.
 	Commit func() error
 	// Kernel is the kernel that programs see; Achieved the measured level, the

@@ -87,6 +87,9 @@ func (sb *Sandbox) disconnect() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if sb.egress != nil {
+			sb.egress.Close()
+		}
 		sb.client.Close() //nolint:errcheck // the agent is about to go
 	}()
 	if sb.conn != nil {
@@ -101,6 +104,7 @@ func (sb *Sandbox) release(ctx context.Context) error {
 		return err
 	}
 	if sb.keep {
+		sb.ex.keeper.Release(ctx, sb.id) //nolint:errcheck // it notices the sandbox's end too
 		j, err := sb.ex.store.Journal(ctx)
 		if err != nil {
 			return err

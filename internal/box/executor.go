@@ -13,6 +13,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/envd"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
 
@@ -23,9 +24,11 @@ type Executor struct {
 	caps   backend.Capabilities
 	config any // hashed into receipts
 	store  *state.Store
-	serr   error // why there is no store
+	serr   error          // why there is no store
+	keeper *keeper.Keeper // nil without a store
 
-	stop context.CancelFunc
+	done chan struct{}      // closed by Close
+	stop context.CancelFunc // ends a sweep
 	wg   sync.WaitGroup
 
 	mu     sync.Mutex
@@ -49,12 +52,13 @@ type Options struct {
 func New(ctx context.Context, d Driver, o Options) *Executor {
 	ex := &Executor{
 		driver: d, name: d.Name(), caps: d.Capabilities(), config: o.Config,
-		store: o.Store, serr: o.StoreErr, boxes: map[string]*Sandbox{},
+		store: o.Store, serr: o.StoreErr, boxes: map[string]*Sandbox{}, done: make(chan struct{}),
 	}
-	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	sctx, stop := context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // Close calls it
 	ex.stop = stop
 	ex.wg.Go(envd.Warm)
 	if ex.store != nil {
+		ex.keeper = keeper.New(ex.store.Dir(), func() (string, error) { return FindKeeper(ex.name) }, keeperIdle())
 		ex.wg.Go(func() { ex.sweepLoop(sctx) })
 	}
 	return ex
@@ -76,7 +80,10 @@ func (ex *Executor) Close() error {
 	ex.closed = true
 	ex.mu.Unlock()
 	ex.making.Wait()
-	ex.stop()
+	close(ex.done)
+	// A sweep that is under way may finish: those of a program that does one
+	// thing and ends would never get to.
+	defer time.AfterFunc(sweepGrace, ex.stop).Stop()
 	ex.mu.Lock()
 	boxes := make([]*Sandbox, 0, len(ex.boxes))
 	for _, sb := range ex.boxes {
@@ -118,6 +125,9 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	defer ex.making.Done()
 
 	full, warnings, err := ex.admit(spec)
+	if err == nil {
+		err = ex.lookAtNetwork(full)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +145,9 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 // Admit implements backend.Admitter.
 func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
 	full, warnings, err := ex.admit(spec)
+	if err == nil {
+		err = ex.lookAtNetwork(full)
+	}
 	if err == nil {
 		err = ex.driver.LookAt(full)
 	}
@@ -168,8 +181,8 @@ func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	switch {
 	case spec.OnExpiry == backend.ExpiryPause:
 		return refuse(backend.ErrUnsupported, "on_expiry", "nobody would pause a sandbox whose creator has gone", "use destroy, and pause it before its deadline")
-	case len(spec.Secrets) > 0:
-		return refuse(backend.ErrUnsupported, "secrets", "secrets are for a network proxy, which there is none of", "leave them out, or pass what the code may know in env")
+	case len(spec.Secrets) > 0 && !proxied(spec.Network):
+		return refuse(backend.ErrUnsupported, "secrets", "secrets are for the network proxy, which there is none of", "set network.mode to allowlist, or pass what the code may know in env")
 	case spec.IdempotencyKey != "":
 		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")
 	}

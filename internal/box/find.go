@@ -55,6 +55,7 @@ func (f *finder) Find(ctx context.Context, id string) (backend.Sandbox, error) {
 		return nil, err
 	}
 	if ok {
+		sb.network(ctx, rec)
 		return sb, nil
 	}
 	return ex.adopt(ctx, rec)
@@ -136,6 +137,7 @@ func (ex *Executor) takeUp(ctx context.Context, rec state.Record) (*Sandbox, err
 		}
 		return nil, err
 	}
+	sb.network(ctx, rec)
 	return sb, nil
 }
 

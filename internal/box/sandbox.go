@@ -13,6 +13,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/envd"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
 
@@ -39,11 +40,15 @@ type Sandbox struct {
 	lease  *state.UIDLease // likewise
 	token  string
 
+	egress *keeper.Egress // of a bound sandbox; nil for none
+
 	client    *envd.Client
 	transport *envd.Transport
 	conn      net.Conn // to the agent of a bound sandbox
 	evidence  evidence
 	deadline  atomic.Int64 // Unix nanoseconds
+
+	networking sync.Mutex // guards spec.Network
 
 	life   sync.Mutex // serialises pause and resume; destroy waits for neither
 	mu     sync.Mutex // guards paused and expiry, held for moments only
@@ -114,7 +119,11 @@ func (sb *Sandbox) postponed(ctx context.Context) bool {
 func (sb *Sandbox) ID() string { return sb.id }
 
 // Receipt implements backend.Sandbox.
-func (sb *Sandbox) Receipt() backend.Receipt { return sb.receipt }
+func (sb *Sandbox) Receipt() backend.Receipt {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.receipt
+}
 
 // error is an error of this sandbox.
 func (sb *Sandbox) error(op string, kind backend.Kind, err error) *backend.Error {

@@ -15,13 +15,16 @@ import (
 // sweepEvery is how often what died without cleaning up is looked for.
 const sweepEvery = 30 * time.Second
 
+// sweepGrace is how long Close waits for a sweep.
+const sweepGrace = 10 * time.Second
+
 func (ex *Executor) sweepLoop(ctx context.Context) {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
 	for {
 		ex.Sweep(ctx) //nolint:errcheck // tried again; Create and doctor report what is wrong with the state
 		select {
-		case <-ctx.Done():
+		case <-ex.done:
 			return
 		case <-t.C:
 		}
@@ -129,6 +132,11 @@ func (ex *Executor) overdue(ctx context.Context, live map[string]state.Mark) err
 			continue
 		}
 		ex.kill(ctx, r)
+	}
+	for _, r := range records {
+		if _, alive := live[r.ID]; alive && r.Backend == ex.name && r.Ready && r.BootID == state.BootID() {
+			ex.reopenNetwork(ctx, r) //nolint:errcheck // Find says what is wrong
+		}
 	}
 	return nil
 }

@@ -171,6 +171,11 @@ func (j *Journal) SetDeadline(ctx context.Context, id string, deadline time.Time
 	return j.update(ctx, id, "deadline = ?", unix(deadline))
 }
 
+// SetSpec replaces what a sandbox was asked for.
+func (j *Journal) SetSpec(ctx context.Context, id string, spec json.RawMessage) error {
+	return j.update(ctx, id, "spec = ?", string(spec))
+}
+
 // SetState records a sandbox's state.
 func (j *Journal) SetState(ctx context.Context, id string, state backend.State) error {
 	return j.update(ctx, id, "state = ?", string(state))
