@@ -16,6 +16,7 @@ import (
 	"github.com/glovebox-dev/glovebox/conformance"
 	"github.com/glovebox-dev/glovebox/conformance/host"
 	"github.com/glovebox-dev/glovebox/docker"
+	"github.com/glovebox-dev/glovebox/gvisor"
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
@@ -61,11 +62,37 @@ type functional struct {
 func functionals() []functional {
 	return []functional{
 		{"fake", "", asEither, conformance.Within(conformance.Meta, conformance.Errors, conformance.Lifecycle), nil, fakeTarget},
-		{"subprocess-root", "subprocess", asRoot, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeRoot, backend.IsolationProcess)},
-		{"subprocess-userns", "subprocess", asNobody, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
-		{"subprocess-restricted", "subprocess", asNobody, nil, agentWaivers(), subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
-		{"docker", "docker", asRoot, nil, agentWaivers(), dockerTarget},
+		{"subprocess-root", "subprocess", asRoot, nil, nil, subprocessTarget(subprocess.PrivilegeRoot, backend.IsolationProcess)},
+		{"subprocess-userns", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
+		{"subprocess-restricted", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
+		{"docker", "docker", asRoot, nil, nil, dockerTarget},
+		{"gvisor-root", "gvisor", asRoot, nil, nil, gvisorTarget},
+		{"gvisor-rootless", "gvisor", asNobody, nil, nil, gvisorTarget},
 	}
+}
+
+// gvisorTarget makes sandboxes with this machine's runsc.
+func gvisorTarget(t *testing.T) (conformance.Target, string) {
+	rootfs, unavailable := builder.Rootfs(t)
+	cfg := gvisor.Config{Agent: agentBinary(t), StateDir: t.TempDir(), Rootfs: rootfs}
+	target := conformance.Target{
+		Open:    func(ctx context.Context) (backend.Executor, error) { return gvisor.Open(ctx, cfg) },
+		Witness: witness(cfg.StateDir),
+	}
+	if unavailable != "" {
+		return target, unavailable
+	}
+	ex, err := gvisor.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = ex.Admit(backend.Spec{}); err != nil {
+		unavailable = err.Error()
+	}
+	if err := ex.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return target, unavailable
 }
 
 // dockerTarget makes containers on this machine's engine.
@@ -81,22 +108,13 @@ func dockerTarget(t *testing.T) (conformance.Target, string) {
 	}, unavailable
 }
 
-// agentWaivers are known failures of the agent and its client, which every
-// local backend shares.
-func agentWaivers() map[string]string {
-	return map[string]string{
-		"FS-18": "envd's MakeDir has no mode",
-		"FS-19": "the agent describes the link itself",
-		"FS-20": "envd tells where a link leads, resolved",
-	}
-}
-
 // TestFunctional runs the suite against each target that this user can have.
 func TestFunctional(t *testing.T) { functionalAs(t, os.Geteuid() == 0) }
 
 // TestFunctional_asNobody runs it, as root, against those of another user.
 func TestFunctional_asNobody(t *testing.T) {
-	agentBinary(t) // before another user needs it
+	agentBinary(t)    // before another user needs it
+	builder.Rootfs(t) // the same
 	if !testenv.AsNobody(t) && os.Getenv(testenv.EnvNobody) != "" {
 		functionalAs(t, false)
 	}

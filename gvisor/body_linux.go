@@ -34,9 +34,18 @@ func (b *body) process() *runsc.Process {
 	return b.proc
 }
 
-// Kill implements box.Body.
+// Kill implements box.Body: all programs end with gVisor's kernel. Its parent,
+// runsc, is left to wait for it, or its remains would be for the host's first
+// process to wait for, and some never do.
 func (b *body) Kill() {
 	b.why(0) // before the groups that know are gone
+	if b.process() == nil || b.cfg.Kill() != nil {
+		b.killAll()
+	}
+}
+
+// killAll kills runsc too.
+func (b *body) killAll() {
 	if b.group != nil {
 		b.group.Kill()
 	}
@@ -45,12 +54,25 @@ func (b *body) Kill() {
 	}
 }
 
+// waitTimeout is how long runsc may take to see that gVisor's kernel has ended.
+const waitTimeout = 3 * time.Second
+
 // Gone implements box.Body. What the kernel has not ended yet, Remove does.
 func (b *body) Gone(ctx context.Context) error {
 	p := b.process()
 	if p == nil {
 		return nil
 	}
+	t := time.NewTimer(waitTimeout)
+	defer t.Stop()
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+	}
+	b.killAll()
 	select {
 	case <-p.Done():
 		return nil

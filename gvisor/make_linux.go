@@ -89,7 +89,13 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	m.body.proc = p
 	m.body.mu.Unlock()
 	conn := &stream{in: p.In, out: p.Out}
-	m.Undo(func() { conn.Close(); p.Kill(); <-p.Done() }) //nolint:errcheck // on the way out
+	m.Undo(func() { //nolint:contextcheck // it outlives the caller's context
+		ctx, cancel := box.CleanupContext()
+		defer cancel()
+		conn.Close() //nolint:errcheck // on the way out
+		m.body.Kill()
+		m.body.Gone(ctx) //nolint:errcheck // the sweep tries again
+	})
 	hello, err := box.Greet(ctx, conn, cfg)
 	if err == nil {
 		err = m.check(hello)

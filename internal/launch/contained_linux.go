@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,6 +64,20 @@ func mountContained(cfg *Config) error {
 	for _, p := range parts {
 		if err := unix.Mount(p.Source, p.Target, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("%s: %w", p.Target, err)
+		}
+	}
+	return nil
+}
+
+// keepDevices keeps uid 0 of a sandbox under gVisor from filling its /dev, which
+// has no size there, nor can be made read-only without losing the devices.
+func (sb *Sandbox) keepDevices(cfg *Config) error {
+	if !sb.Sentry {
+		return nil
+	}
+	for _, dir := range []string{"/dev", "/dev/net"} {
+		if err := os.Lchown(dir, cfg.AgentUID, cfg.AgentUID); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
 	}
 	return nil

@@ -43,6 +43,9 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if cfg.Mode == ModeContained {
 		// Before the filter, which refuses some of what it looks at.
 		sb.Sentry, _ = sentry.Observe().GVisor()
+		if err := sb.keepDevices(cfg); err != nil {
+			return nil, fmt.Errorf("devices: %w", err)
+		}
 	}
 	for _, l := range cfg.Rlimits {
 		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})

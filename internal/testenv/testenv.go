@@ -75,6 +75,8 @@ type Builder struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]func() (string, error)
+
+	rootfs func() (string, error)
 }
 
 // EnvBin names a directory with programs that were built before, which are
