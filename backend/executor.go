@@ -103,7 +103,7 @@ type FileAttr struct {
 	Owner, Group string            // account names inside the sandbox, or numbers as text
 	UID, GID     uint32            // inside the sandbox; 0 where the backend does not tell
 	Path         string            // absolute, inside the sandbox
-	LinkTarget   string            // of a symbolic link, unresolved; "" otherwise
+	LinkTarget   string            // where a symbolic link leads, resolved as far as it leads somewhere; "" otherwise
 	Symlink      bool              // the name itself is a symbolic link
 	Metadata     map[string]string // user metadata given at upload
 }

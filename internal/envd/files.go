@@ -61,6 +61,34 @@ func (f *files) Stat(ctx context.Context, name string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
+	i, err := f.stat(ctx, w, remote)
+	if err != nil || !i.attr.Symlink || !path.IsAbs(i.attr.LinkTarget) {
+		return orNil(i), err
+	}
+	// The wire tells a link's own size and times. Where it leads is resolved,
+	// so that there is one more question at most.
+	to, err := f.stat(ctx, w, i.attr.LinkTarget)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return i, nil // it leads nowhere
+	case err != nil:
+		return nil, err
+	case to.attr.Symlink:
+		return i, nil
+	}
+	i.size, i.mode, i.modTime = to.size, to.mode, to.modTime
+	return i, nil
+}
+
+// orNil keeps a nil *info from being a FileInfo.
+func orNil(i *info) fs.FileInfo {
+	if i == nil {
+		return nil
+	}
+	return i
+}
+
+func (f *files) stat(ctx context.Context, w where, remote string) (*info, error) {
 	res, err := unary(ctx, f.c, w, f.user, &wirefs.StatRequest{Path: remote}, f.c.fs.Stat)
 	if err != nil {
 		return nil, err

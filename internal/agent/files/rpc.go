@@ -67,12 +67,17 @@ func (r *rpc) Stat(_ context.Context, req *connect.Request[filesystem.StatReques
 	return connect.NewResponse(&res), nil
 }
 
-// MakeDir makes a directory that is not there yet, with its parents.
+// MakeDir makes a directory that is not there yet, with its parents. The mode
+// that a header may give is its own, not theirs.
 func (r *rpc) MakeDir(_ context.Context, req *connect.Request[filesystem.MakeDirRequest]) (*connect.Response[filesystem.MakeDirResponse], error) {
 	path := req.Msg.GetPath()
 	acct, err := r.user(req.Header(), &path)
 	if err != nil {
 		return nil, err
+	}
+	mode, err := modeHeader(req.Header())
+	if err != nil {
+		return nil, rpcError(connect.CodeInvalidArgument, err)
 	}
 	var res filesystem.MakeDirResponse
 	err = r.s.as(acct, func() error {
@@ -87,6 +92,11 @@ func (r *rpc) MakeDir(_ context.Context, req *connect.Request[filesystem.MakeDir
 		}
 		if err := ensureDir(path); err != nil {
 			return fail("error creating directory", err)
+		}
+		if mode != nil {
+			if err := os.Chmod(path, fs.FileMode(*mode)); err != nil {
+				return fail("error creating directory", err)
+			}
 		}
 		res.Entry, err = r.entryOf(path)
 		return err

@@ -45,7 +45,12 @@ func (f *files) describe(local string) (*fileInfo, error) {
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		attr.Symlink = true
-		attr.LinkTarget, _ = root.Readlink(local) // gone meanwhile: unknown
+		if to, err := root.Readlink(local); err == nil { // else gone meanwhile: unknown
+			if !filepath.IsAbs(to) {
+				to = filepath.Join(filepath.Dir(attr.Path), to)
+			}
+			attr.LinkTarget = to
+		}
 		if target, err := root.Stat(local); err == nil {
 			info = target
 		}
