@@ -61,7 +61,13 @@ func TestAdmission_refusals(t *testing.T) {
 			wantKind(t, err, kind, words...)
 		}
 		refused("stronger", backend.Spec{MinIsolation: h.caps.Isolation + 1}, backend.ErrUnsupported, "min_isolation")
-		refused("allowlist", backend.Spec{Network: backend.Network{Mode: backend.NetworkAllowlist}}, backend.ErrUnsupported, "network.mode")
+		if h.caps.Isolation < backend.IsolationProcess {
+			refused("allowlist", backend.Spec{Network: backend.Network{Mode: backend.NetworkAllowlist}}, backend.ErrUnsupported, "network.mode")
+		} else if sb, err := h.ex.Create(t.Context(), backend.Spec{Network: backend.Network{Mode: backend.NetworkAllowlist}}); err != nil {
+			t.Errorf("allowlist: %v", err)
+		} else {
+			destroy(t, sb)
+		}
 		refused("snapshot", h.spec(backend.Spec{From: "x"}), backend.ErrUnsupported, "from")
 		if h.contains() {
 			refused("full network", backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}, backend.ErrUnsupported, "network.mode")

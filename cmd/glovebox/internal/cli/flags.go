@@ -23,7 +23,7 @@ type runFlags struct {
 	labels, advisory      []string
 	stdin, tty            bool
 	limits                config.Limits
-	network               string
+	network               networkFlags
 	backend, minIsolation string
 	strict, explain, json bool
 	quiet, verbose        bool
@@ -80,7 +80,7 @@ func (f *runFlags) registerSandbox(fl *pflag.FlagSet) {
 	fl.Var(limit(&f.limits.Disk, config.ParseSize, "SIZE"), "disk", "bytes that can be written, half the memory by default")
 	fl.Var(limit(&f.lifetime, config.ParseDuration, "DURATION"), "lifetime", "how long a kept sandbox lives, 5m by default")
 	fl.StringVar(&f.name, "name", "", "a `NAME` for a kept sandbox, which stands for its ID; the label name")
-	fl.StringVar(&f.network, "network", "", "`MODE`: none (default), allowlist, full")
+	f.network.register(fl)
 	fl.StringVar(&f.template, "template", "", "make the sandbox from the template `NAME`")
 	fl.StringVar(&f.backend, "backend", "", "use this backend: `NAME`, a list with commas, or auto")
 	fl.StringVar(&f.minIsolation, "min-isolation", "", "the least isolation accepted: `LEVEL` none, restricted, process, container, kernel, vm")
@@ -127,8 +127,8 @@ func (f *runFlags) check() error {
 		}
 	}
 	modes := []string{string(backend.NetworkNone), string(backend.NetworkAllowlist), string(backend.NetworkFull)}
-	if f.network != "" && !slices.Contains(modes, f.network) {
-		return &usageError{fmt.Errorf("--network: %w", strict.Unknown("mode", f.network, modes))}
+	if f.network.mode != "" && !slices.Contains(modes, f.network.mode) {
+		return &usageError{fmt.Errorf("--network: %w", strict.Unknown("mode", f.network.mode, modes))}
 	}
 	if f.minIsolation != "" {
 		if _, err := backend.ParseIsolation(f.minIsolation); err != nil {

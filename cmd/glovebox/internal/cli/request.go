@@ -87,8 +87,10 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 }
 
 func (f *runFlags) spec(limits config.Limits, wall time.Duration) (s backend.Spec, err error) {
-	s = backend.Spec{Template: f.template, Limits: limits.Backend(), Network: backend.Network{Mode: backend.NetworkMode(f.network)}}
-	s.Keep = f.keep
+	s = backend.Spec{Template: f.template, Limits: limits.Backend(), Keep: f.keep}
+	if s.Network, err = f.network.policy(); err != nil {
+		return s, err
+	}
 	s.Lifetime = time.Duration(cmp.Or(f.lifetime, limits.Lifetime))
 	if s.Lifetime == 0 && wall+lifetimeSlack > backend.DefaultLifetime {
 		s.Lifetime = min(wall+lifetimeSlack, backend.MaxLifetime)
