@@ -158,6 +158,12 @@ func (m *maker) closeShared() error {
 // that only this sandbox has, and what names the machine.
 func (m *maker) accounts(c *engine.Container) error {
 	files := launch.MachineFiles(box.Hostname)
+	if m.Spec.Network.Mode == backend.NetworkAllowlist {
+		files["resolv.conf"] = []byte(launch.EgressResolvConf)
+		// The agent answers where programs expect it: the names of its own
+		// network namespace.
+		c.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
+	}
 	files["passwd"], files["group"] = launch.Accounts(backend.DefaultHome, m.user)
 	dir := filepath.Join(m.Dir, etcName)
 	if err := os.Mkdir(dir, 0o700); err != nil {
