@@ -71,8 +71,9 @@ func (ex *Executor) clean(ctx context.Context, mk *state.Marker) error {
 		return mk.Close()
 	}
 	for _, p := range mark.Procs {
-		if mark.BootID == state.BootID() {
-			KillProcess(p)
+		if mark.BootID == state.BootID() && Alive(p) {
+			// Not the process alone: one that is frozen would not die.
+			ex.kill(ctx, state.Record{ID: mk.ID(), Backend: ex.name, AgentPID: p.PID, AgentStart: p.Start, BootID: mark.BootID, Cgroups: mark.Cgroups})
 			if err := WaitGone(ctx, p); err != nil {
 				return errors.Join(err, mk.Close())
 			}
