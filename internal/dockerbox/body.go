@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,7 +118,21 @@ func (b *body) Stats() (cgroup.Stats, bool) {
 	if b.groups == nil {
 		return cgroup.Stats{}, false
 	}
-	return cgroup.Foreign{V2: b.groups.V2, V1: b.groups.V1}.Stats(), true
+	s := cgroup.Foreign{V2: b.groups.V2, V1: b.groups.V1}.Stats()
+	if b.alone() {
+		s.Tasks = 0
+	}
+	return s, true
+}
+
+// alone tells whether nothing runs in the container but its agent.
+func (b *body) alone() bool {
+	dir := b.groups.V1["pids"]
+	if dir == "" {
+		dir = b.groups.V2
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	return err == nil && strings.TrimSpace(string(data)) == strconv.Itoa(b.proc.PID)
 }
 
 // whyTimeout bounds how long the end of a container is waited for by those whom
@@ -132,15 +147,24 @@ func (b *body) Why() box.Outcome {
 	switch {
 	case backend.KindOf(err) == backend.ErrNotFound:
 		return box.Outcome{Words: "its container was removed"}
-	case err != nil && backend.KindOf(err) == backend.ErrUnavailable:
-		return box.Outcome{Words: "the engine does not answer"}
 	case err != nil:
-		return box.Outcome{}
+		return b.silent()
 	}
 	return box.Outcome{
 		Words:       "its container ended: " + endState(st),
 		OutOfMemory: st.OOMKilled && st.ExitCode == killed,
 	}
+}
+
+// silent is the outcome of a container whose end the engine did not tell in
+// time.
+func (b *body) silent() box.Outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout) //nolint:forbidigo // nobody's call
+	defer cancel()
+	if err := b.d.engine.Ping(ctx); err != nil {
+		return box.Outcome{Words: "the engine does not answer"}
+	}
+	return box.Outcome{}
 }
 
 // killed is the exit status of a container whose first process was killed.
@@ -180,9 +204,15 @@ func (d *Driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error
 	defer cancel()
 	if st, err := d.engine.Inspect(ctx, b.name); err == nil {
 		b.id = st.ID
-		if groups, err := engine.HostGroups(st.ID, st.PID); err == nil {
-			b.groups = &groups
-		}
+	} else {
+		// An engine that hangs keeps nobody from ending what it has made.
+		b.id = engine.ContainerOf(rec.AgentPID)
+	}
+	if start, err := state.StartTime(rec.AgentPID); err != nil || start != rec.AgentStart {
+		return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
+	}
+	if groups, err := engine.HostGroups(b.id, rec.AgentPID); err == nil {
+		b.groups = &groups
 	}
 	return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
 }

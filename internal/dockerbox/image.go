@@ -5,8 +5,10 @@ package dockerbox
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/engine"
 	"github.com/glovebox-dev/glovebox/internal/image"
 )
@@ -31,6 +33,9 @@ func (d *Driver) image(ctx context.Context, template string, bring bool) (chosen
 	}
 	if named {
 		img, err := d.named(ctx, ref, bring)
+		if err == nil {
+			err = d.runs(ref, img)
+		}
 		return chosen{Image: img}, err
 	}
 	name := template
@@ -59,6 +64,16 @@ func (d *Driver) named(ctx context.Context, ref string, bring bool) (engine.Imag
 		return img, perr
 	}
 	return d.engine.Image(ctx, ref)
+}
+
+// runs refuses an image of another machine: the agent would start in it, and
+// nothing else.
+func (d *Driver) runs(ref string, img engine.Image) error {
+	if (img.OS == "" || img.OS == "linux") && (img.Arch == "" || img.Arch == runtime.GOARCH) {
+		return nil
+	}
+	return d.refuse(backend.ErrInvalid, "template", fmt.Sprintf("the image %s is for %s on %s, this machine is %s on linux",
+		ref, box.Sanitize(img.Arch), box.Sanitize(img.OS), runtime.GOARCH), "pull or build it for linux/"+runtime.GOARCH)
 }
 
 // standard is an image of glovebox's own.

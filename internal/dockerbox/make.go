@@ -105,6 +105,13 @@ func (m *maker) container() (engine.Container, error) {
 		Hostname: box.Hostname, CapAdd: agentCaps(), Seccomp: profile, Runtime: m.d.o.Runtime,
 		Memory: l.Memory, CPUs: l.CPUs, PIDs: l.Pids + m.d.o.PidsReserve,
 		Stdio: m.d.o.Stdio, StdinOnce: m.d.o.Stdio && !m.Spec.Keep,
+		Env: withoutVariables(m.img.Env),
+	}
+	if !m.d.o.Sentry {
+		// Security: what of /proc and /sys tells about the host, and a kind of
+		// socket that engines open to everybody.
+		c.Masked = launch.MaskedPaths()
+		c.Sysctls = map[string]string{"net.ipv4.ping_group_range": "1 0"}
 	}
 	binary, err := box.FindAgent(m.d.o.Name, m.d.o.Agent)
 	if err != nil {
@@ -117,6 +124,19 @@ func (m *maker) container() (engine.Container, error) {
 		}
 	}
 	return c, nil
+}
+
+// withoutVariables leaves an image's variables out.
+//
+// Security: the agent's own runtime, like any program's, obeys some of them.
+// Programs get them from the agent.
+func withoutVariables(env []string) (names []string) {
+	for _, v := range env {
+		if name, _, _ := strings.Cut(v, "="); name != "" && name != "PATH" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // shared is the directory that agent and launcher share.
@@ -255,7 +275,7 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 		return nil, m.explain(b, err)
 	}
 	if os.Geteuid() == 0 && !m.d.o.Sentry {
-		if err := box.Verify(m.d.o.Name, m.binds, b.proc.PID); err != nil {
+		if err := m.verify(b.proc.PID); err != nil {
 			return nil, err
 		}
 	}

@@ -54,6 +54,18 @@ func HostGroups(id string, pid int) (Groups, error) {
 	return parseGroups(procFile(pid, "cgroup"), mounts, id, pid)
 }
 
+// ContainerOf is the ID of the container that a process of this host is in, by
+// its control groups; "" when it is in none.
+func ContainerOf(pid int) string {
+	for line := range bytes.Lines(procFile(pid, "cgroup")) {
+		base := strings.TrimSuffix(filepath.Base(strings.TrimSpace(string(line))), ".scope")
+		if id := base[max(len(base)-64, 0):]; idForm.MatchString(id) {
+			return id
+		}
+	}
+	return ""
+}
+
 // parseGroups finds the directories for the lines of a process's cgroup file.
 func parseGroups(file []byte, mounts []mountPoint, id string, pid int) (Groups, error) {
 	out := Groups{V1: map[string]string{}}

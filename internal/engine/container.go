@@ -24,7 +24,8 @@ type Container struct {
 
 	// Args is the command with its arguments; the image's own is not used.
 	Args []string
-	// Env is "NAME=value". The image's variables are there too, unless named.
+	// Env is "NAME=value", or "NAME" to leave out what the image has of that
+	// name. The image's other variables are there too.
 	Env    []string
 	Labels map[string]string
 	User   string // "" is 0:0
@@ -41,6 +42,8 @@ type Container struct {
 	Runtime string // "" is the engine's default
 	Network string // "" is none
 	Sysctls map[string]string
+	// Masked are paths inside that are covered beside those that engines cover.
+	Masked []string
 
 	Memory  int64 // bytes, swap included: there is none beyond it; required
 	CPUs    float64
@@ -193,6 +196,12 @@ func (e *Engine) noVolumes(ctx context.Context, id string) error {
 
 func (c Container) config() (*container.Config, *container.HostConfig) {
 	no, pids := false, c.PIDs
+	var masked []string // nil is the engine's own list: an empty one would unmask
+	if len(c.Masked) > 0 {
+		masked = slices.Concat(maskedByEngines(), c.Masked)
+		slices.Sort(masked)
+		masked = slices.Compact(masked)
+	}
 	config := &container.Config{
 		Image: c.Image, Entrypoint: c.Args[:1], Cmd: c.Args[1:], Env: c.Env, Labels: c.Labels,
 		User: orDefault(c.User, "0:0"), WorkingDir: orDefault(c.Dir, "/"), Hostname: c.Hostname,
@@ -208,7 +217,8 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 	host := &container.HostConfig{
 		LogConfig:   container.LogConfig{Type: "none"},
 		NetworkMode: container.NetworkMode(orDefault(c.Network, "none")),
-		// MaskedPaths and ReadonlyPaths stay nil: empty lists would unmask.
+		// ReadonlyPaths stays nil, which is the engine's own list.
+		MaskedPaths: masked,
 		CapDrop: []string{"ALL"}, CapAdd: c.CapAdd, CgroupnsMode: container.CgroupnsModePrivate,
 		IpcMode: container.IPCModePrivate, ShmSize: c.SharedMemory, OomScoreAdj: c.OOMScoreAdj,
 		ReadonlyRootfs: !c.WritableRoot, SecurityOpt: []string{"no-new-privileges"},
@@ -236,6 +246,15 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 		})
 	}
 	return config, host
+}
+
+// maskedByEngines are the paths that engines cover of themselves, of every
+// version: a list that is given takes the place of theirs.
+func maskedByEngines() []string {
+	return []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
+	}
 }
 
 func orDefault(s, otherwise string) string {

@@ -20,6 +20,16 @@ var (
 	procReadOnly = []string{"bus", "irq", "sys"} //nolint:gochecknoglobals // a constant table
 )
 
+// MaskedPaths are what a container runtime has to cover for us: of /proc what is
+// covered here too, and of /sys what names the machine's kernel.
+func MaskedPaths() []string {
+	out := []string{"/proc/sys/kernel/random/boot_id", "/sys/kernel/notes", "/sys/kernel/vmcoreinfo"}
+	for _, name := range procMasked {
+		out = append(out, "/proc/"+name)
+	}
+	return out
+}
+
 // mountProc mounts the pid namespace's own procfs and covers parts of it.
 func mountProc(root string) error {
 	at := filepath.Join(root, "proc")
