@@ -3,12 +3,14 @@
 package box
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/egress"
@@ -102,8 +104,41 @@ func (ex *Executor) reopenNetwork(ctx context.Context, rec state.Record) error {
 	if held, err := ex.keeper.Holds(ctx, rec.ID); held || err != nil {
 		return err
 	}
-	if err := ex.agentLives(rec); err != nil {
-		return nil //nolint:nilerr // somebody else cleans up
+	return ex.syncNetwork(ctx, rec.ID)
+}
+
+// syncNetwork has the keeper decide by the rules of the journal, holding the
+// sandbox anew if need be. Security: whoever does so looks again when it has
+// done, so that rules which were replaced meanwhile do not stay.
+func (ex *Executor) syncNetwork(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, HandshakeTimeout)
+	defer cancel()
+	j, err := ex.store.Journal(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		rec, err := j.Get(ctx, id)
+		if err == nil {
+			err = ex.agentLives(rec)
+		}
+		if err != nil {
+			return err
+		}
+		if err := ex.giveNetwork(ctx, rec); err != nil {
+			return ex.networkError(err)
+		}
+		if now, err := j.Get(ctx, id); err != nil || bytes.Equal(now.Spec, rec.Spec) {
+			return err
+		}
+	}
+}
+
+// giveNetwork has the keeper decide by rec.
+func (ex *Executor) giveNetwork(ctx context.Context, rec state.Record) error {
+	var spec backend.Spec
+	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
+		return err
 	}
 	socket, err := filepath.Rel(Dir(ex.store, rec.ID), rec.Socket)
 	if err != nil {
@@ -111,25 +146,43 @@ func (ex *Executor) reopenNetwork(ctx context.Context, rec state.Record) error {
 	}
 	secrets, err := egress.Secrets(spec)
 	if err != nil {
-		return ex.networkError(err)
-	}
-	h, err := ex.keeper.Hold(ctx, keeper.Held{
-		ID: rec.ID, Proc: procOf(rec), Token: rec.Token, Socket: socket, Network: spec.Network, Secrets: secrets,
-	})
-	switch backend.KindOf(err) {
-	case "":
-		return h.Commit(ctx)
-	case backend.ErrConflict, backend.ErrNotFound: // somebody was faster; it has ended
-		return nil
-	default:
 		return err
 	}
+	for {
+		err := ex.keeper.SetNetwork(ctx, rec.ID, spec.Network, secrets)
+		if backend.KindOf(err) != backend.ErrNotFound || !proxied(spec.Network) {
+			return ignore(err, backend.ErrNotFound)
+		}
+		h, err := ex.keeper.Hold(ctx, keeper.Held{
+			ID: rec.ID, Proc: procOf(rec), Token: rec.Token, Socket: socket, Network: spec.Network, Secrets: secrets,
+		})
+		if err == nil {
+			return h.Commit(ctx)
+		}
+		if backend.KindOf(err) != backend.ErrConflict {
+			return err
+		}
+		// Somebody is about to hold it, by rules that may be older.
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// ignore is err unless it is of a kind.
+func ignore(err error, kind backend.Kind) error {
+	if backend.KindOf(err) == kind {
+		return nil
+	}
+	return err
 }
 
 // network makes sure of the network of a sandbox that was found. Without it
 // the sandbox is still of use, so its receipt says what is wrong.
 func (sb *Sandbox) network(ctx context.Context, rec state.Record) {
-	if err := sb.ex.reopenNetwork(ctx, rec); err != nil {
+	if err := ignore(sb.ex.reopenNetwork(ctx, rec), backend.ErrNotFound); err != nil {
 		w := fmt.Sprintf("the network is closed: %v", err)
 		sb.mu.Lock()
 		defer sb.mu.Unlock()
@@ -147,6 +200,9 @@ func (c *control) SetNetwork(ctx context.Context, n backend.Network) error {
 	}
 	sb.networking.Lock()
 	defer sb.networking.Unlock()
+	if err := sb.refreshNetwork(ctx); err != nil {
+		return err
+	}
 	now := sb.spec.Network.Mode
 	if n.Mode == "" {
 		n.Mode = backend.NetworkNone
@@ -166,7 +222,7 @@ func (c *control) SetNetwork(ctx context.Context, n backend.Network) error {
 		return sb.ex.networkError(err)
 	}
 	if sb.keep {
-		err = sb.ex.setKept(ctx, sb.id, spec, secrets)
+		err = sb.ex.setKept(ctx, sb.id, spec)
 	} else {
 		err = sb.egress.Update(n, secrets) //nolint:contextcheck // a change once begun is made
 	}
@@ -176,9 +232,30 @@ func (c *control) SetNetwork(ctx context.Context, n backend.Network) error {
 	return err
 }
 
+// refreshNetwork takes over the rules that another process gave a kept sandbox.
+func (sb *Sandbox) refreshNetwork(ctx context.Context) error {
+	if !sb.keep {
+		return nil
+	}
+	j, err := sb.ex.store.Journal(ctx)
+	if err != nil {
+		return err
+	}
+	rec, err := j.Get(ctx, sb.id)
+	if err != nil {
+		return err
+	}
+	var spec backend.Spec
+	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
+		return err
+	}
+	sb.spec.Network = spec.Network
+	return nil
+}
+
 // setKept replaces the rules of a kept sandbox: first for whoever takes it up
 // later, so that old rules never come back.
-func (ex *Executor) setKept(ctx context.Context, id string, spec backend.Spec, secrets map[backend.SecretRef]string) error {
+func (ex *Executor) setKept(ctx context.Context, id string, spec backend.Spec) error {
 	j, err := ex.store.Journal(ctx)
 	if err != nil {
 		return err
@@ -190,15 +267,7 @@ func (ex *Executor) setKept(ctx context.Context, id string, spec backend.Spec, s
 	if err := j.SetSpec(ctx, id, data); err != nil {
 		return err
 	}
-	err = ex.keeper.SetNetwork(ctx, id, spec.Network, secrets)
-	if backend.KindOf(err) != backend.ErrNotFound {
-		return ex.networkError(err)
-	}
-	rec, err := j.Get(ctx, id)
-	if err != nil {
-		return err
-	}
-	return ex.reopenNetwork(ctx, rec)
+	return ex.syncNetwork(ctx, id)
 }
 
 var _ backend.NetworkUpdater = (*control)(nil)

@@ -350,6 +350,13 @@ func TestNetwork_kept(t *testing.T) {
 		want(t, "held by a sweep, the old rule", ask(t, sb, one), "403 ")
 		want(t, "held by a sweep, the new rule", ask(t, sb, two), "200 welcome")
 
+		// What one process has closed no other opens again.
+		if err := updater(t, find(t, second, id)).SetNetwork(t.Context(), backend.Network{}); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "none", ask(t, sb, two), "403 ")
+		wantKind(t, updater(t, sb).SetNetwork(t.Context(), backend.Network{Mode: backend.NetworkAllowlist, Allow: []backend.Rule{two.rule()}}), backend.ErrDenied)
+
 		if err := sb.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
 		}

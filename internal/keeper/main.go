@@ -79,14 +79,17 @@ func detach() error {
 	if err := closeStrays(); err != nil {
 		return err
 	}
-	p, err := os.StartProcess("/proc/self/exe", []string{Argv0, stageRun}, &os.ProcAttr{
+	_, err := os.StartProcess("/proc/self/exe", []string{Argv0, stageRun}, &os.ProcAttr{
 		Dir: "/", Env: os.Environ(),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, os.NewFile(configFD, "config"), os.NewFile(readyFD, "ready")},
 	})
 	if err != nil {
 		return err
 	}
-	return p.Release()
+	// At once: who awaits this end awaits the keeper, which has begun its wait
+	// for something to do.
+	unix.Exit(0)
+	return nil
 }
 
 // closeStrays closes what this process inherited by chance: a keeper would hold
