@@ -29,6 +29,7 @@ const envCases = "GLOVEBOX_TEST_CASES"
 var builder testenv.Builder
 
 func TestMain(m *testing.M) {
+	gvisor.MaybeAgent() // it can be a keeper
 	code := m.Run()
 	if err := builder.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

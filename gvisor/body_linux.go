@@ -11,6 +11,7 @@ import (
 	"github.com/glovebox-dev/glovebox/gvisor/internal/runsc"
 	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
+	"github.com/glovebox-dev/glovebox/internal/state"
 )
 
 // body is a gVisor kernel and what it was made of.
@@ -18,8 +19,9 @@ type body struct {
 	d      *driver
 	binary runsc.Binary
 	cfg    runsc.Config
-	name   string // of its control groups
-	dir    string // the sandbox's own
+	name   string     // of its control groups
+	dir    string     // the sandbox's own
+	sentry state.Proc // where another process started it
 
 	mu    sync.Mutex
 	proc  *runsc.Process // nil until it was started
@@ -39,7 +41,10 @@ func (b *body) process() *runsc.Process {
 // process to wait for, and some never do.
 func (b *body) Kill() {
 	b.why(0) // before the groups that know are gone
-	if b.process() == nil || b.cfg.Kill() != nil {
+	if b.process() == nil {
+		box.KillProcess(b.sentry)
+	}
+	if b.cfg.Kill() != nil {
 		b.killAll()
 	}
 }
@@ -61,7 +66,7 @@ const waitTimeout = 3 * time.Second
 func (b *body) Gone(ctx context.Context) error {
 	p := b.process()
 	if p == nil {
-		return nil
+		return box.WaitGone(ctx, b.sentry)
 	}
 	t := time.NewTimer(waitTimeout)
 	defer t.Stop()
@@ -120,7 +125,7 @@ func (b *body) Why() box.Outcome { return b.why(500 * time.Millisecond) }
 func (b *body) why(wait time.Duration) box.Outcome {
 	p := b.process()
 	if p == nil {
-		return box.Outcome{}
+		return b.foundWhy()
 	}
 	select {
 	case <-p.Done():
@@ -143,6 +148,14 @@ func (b *body) why(wait time.Duration) box.Outcome {
 		b.end = &o
 	}
 	return *b.end
+}
+
+// foundWhy is why, where another process started the sandbox.
+func (b *body) foundWhy() box.Outcome {
+	if b.group == nil || b.d.host.foreign(b.name).Stats().OOMKills == 0 {
+		return box.Outcome{}
+	}
+	return box.Outcome{OutOfMemory: true}
 }
 
 // Leave implements box.Body.

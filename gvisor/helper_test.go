@@ -21,6 +21,7 @@ import (
 var builder testenv.Builder
 
 func TestMain(m *testing.M) {
+	gvisor.MaybeAgent()
 	if dir := os.Getenv(envCreator); dir != "" {
 		creator(dir)
 		return
@@ -89,9 +90,15 @@ func open(t testing.TB, cfg gvisor.Config) *gvisor.Executor {
 }
 
 // nothingLeft looks for what has the store's name, by the host's own account.
+// Killed processes whose parent was killed too are the host's first process's to
+// wait for, which takes it a moment.
 func nothingLeft(t testing.TB, stateDir string) {
 	t.Helper()
-	for _, l := range left(t, stateDir) {
+	found := left(t, stateDir)
+	for deadline := time.Now().Add(10 * time.Second); len(found) > 0 && time.Now().Before(deadline); found = left(t, stateDir) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, l := range found {
 		t.Errorf("left behind: %s", l)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/glovebox-dev/glovebox/gvisor/internal/runsc"
 	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/box"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/oci"
@@ -38,7 +39,7 @@ type maker struct {
 	*box.Birth
 	body  *body
 	spec  oci.Spec
-	files []*os.File // open until runsc has mounted what they are
+	binds []launch.Bind // the mounts that were asked for, as they were checked
 }
 
 // Make implements box.Driver.
@@ -52,11 +53,6 @@ func (d *driver) Make(ctx context.Context, b *box.Birth) (*box.Made, error) {
 		return nil, err
 	}
 	m := &maker{d: d, Birth: b, body: &body{d: d, binary: binary, name: b.Name, dir: b.Dir}}
-	defer func() {
-		for _, f := range m.files {
-			f.Close() //nolint:errcheck // paths
-		}
-	}()
 	return m.make(ctx, agent)
 }
 
@@ -103,10 +99,18 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	if err != nil {
 		return nil, m.explain(ctx, err, p)
 	}
-	return &box.Made{
-		Body: m.body, Conn: conn, Dial: box.Once(conn), Kernel: hello.Kernel,
-		Achieved: backend.IsolationKernel, Amend: m.amend,
-	}, nil
+	made := &box.Made{Body: m.body, Kernel: hello.Kernel, Achieved: backend.IsolationKernel, Amend: m.amend}
+	if !m.Spec.Keep {
+		made.Conn, made.Dial = conn, box.Once(conn)
+		return made, nil
+	}
+	procs, err := m.body.cfg.Processes()
+	if err != nil {
+		return nil, err
+	}
+	made.Proc, made.Detached = state.Proc{PID: procs.Sentry.PID, Start: procs.Sentry.Start}, true
+	made.Stream = &keeper.Stream{Files: []*os.File{p.Out, p.In}}
+	return made, nil
 }
 
 // check refuses a sandbox that is not what it claims to be.
@@ -114,12 +118,18 @@ func (m *maker) check(h launch.Hello) error {
 	if !h.Sentry {
 		return fmt.Errorf("the agent does not find gVisor's kernel but %q", box.Sanitize(h.Kernel))
 	}
-	if !m.d.host.joins() {
+	if !m.d.host.joins() && len(m.binds) == 0 {
 		return nil
 	}
 	procs, err := m.body.cfg.Processes()
 	if err != nil {
 		return err
+	}
+	if err := checkMounts(procs.Gofer.PID, m.binds); err != nil {
+		return err
+	}
+	if !m.d.host.joins() {
+		return nil
 	}
 	controllers := make([]string, 0, len(m.d.host.groups.V1))
 	for c := range m.d.host.groups.V1 {
@@ -156,7 +166,7 @@ func (m *maker) root(cfg *launch.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := r.cover(filepath.Join(m.Dir, etcName), cfg.Hostname); err != nil {
+	if err := r.cover(filepath.Join(m.Dir, etcName), cfg); err != nil {
 		return err
 	}
 	if m.d.host.rootless() {
@@ -183,6 +193,7 @@ func (m *maker) user(r *rootMaker) error {
 	if err != nil {
 		return err
 	}
+	m.binds = binds
 	for i, b := range binds {
 		field := fmt.Sprintf("mounts[%d]", i)
 		refuse := func(kind backend.Kind, err error, fix string) error {
@@ -195,16 +206,7 @@ func (m *maker) user(r *rootMaker) error {
 		if err := r.place(b.Target, b.Dir); err != nil {
 			return refuse(backend.ErrInvalid, err, "choose a target such as /mnt/data")
 		}
-		f, path, err := pin(b)
-		if err != nil {
-			return refuse(backend.ErrInvalid, err, "")
-		}
-		m.files = append(m.files, f)
-		if m.d.host.rootless() {
-			// In its user namespace the gofer may not look at our descriptors.
-			path = b.Source
-		}
-		r.bind(path, b.Target)
+		r.bind(b.Source, b.Target)
 		one := oci.Spec{Root: r.dir, Mounts: r.mounts}
 		if missing, err := one.Missing(); err != nil || len(missing) > 0 {
 			if err == nil {
@@ -332,8 +334,17 @@ func (m *maker) amend(r *backend.Receipt) {
 }
 
 // TakeUp implements box.Driver.
-func (d *driver) TakeUp(context.Context, state.Record) (*box.Made, error) {
-	return nil, &backend.Error{Op: "find", Kind: backend.ErrNotFound, Backend: driverName, Err: errors.New("no sandbox outlives its creator here")}
+func (d *driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error) {
+	name, dir := box.Name(d.store, rec.ID), box.Dir(d.store, rec.ID)
+	b := &body{d: d, cfg: d.runtimeConfig(name, dir), name: name, dir: dir, sentry: state.Proc{PID: rec.AgentPID, Start: rec.AgentStart}}
+	if d.host.groups.Usable() {
+		b.group = d.host.groups.Find(name)
+	}
+	var err error
+	if b.binary, err = d.find(ctx); err != nil {
+		return nil, err
+	}
+	return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
 }
 
 // Orphans implements box.Driver.

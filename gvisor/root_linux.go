@@ -115,7 +115,7 @@ func (r *rootMaker) bind(source, target string) {
 
 // cover shows files, by their names in /etc, in the place of the image's own,
 // where it has such. They are written into dir.
-func (r *rootMaker) cover(dir, hostname string) error {
+func (r *rootMaker) cover(dir string, cfg *launch.Config) error {
 	image, err := os.OpenRoot(r.path)
 	if err != nil {
 		return err
@@ -128,7 +128,10 @@ func (r *rootMaker) cover(dir, hostname string) error {
 		}
 		return image.ReadFile("etc/" + name)
 	}
-	files := launch.MachineFiles(hostname)
+	files := launch.MachineFiles(cfg.Hostname)
+	if cfg.Egress {
+		files["resolv.conf"] = []byte(launch.EgressResolvConf)
+	}
 	passwd, perr := read("passwd")
 	group, gerr := read("group")
 	if perr == nil && gerr == nil {
@@ -187,18 +190,18 @@ func (r *rootMaker) place(target string, dir bool) error {
 	return f.Close()
 }
 
-// pin opens what was checked, so that it stays what it is: its path by that
-// descriptor is what runsc mounts. The caller closes it once that has been done.
-func pin(b launch.Bind) (f *os.File, path string, err error) {
-	fd, err := unix.Open(b.Source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, "", err
+// checkMounts makes sure that what was checked is what was mounted: in between,
+// whoever may write on the way there could have put something else in its place.
+// It looks at the gofer's root, which is what runsc has laid out.
+func checkMounts(gofer int, binds []launch.Bind) error {
+	for _, b := range binds {
+		var st unix.Stat_t
+		if err := unix.Lstat(fmt.Sprintf("/proc/%d/root%s", gofer, b.Target), &st); err != nil {
+			return fmt.Errorf("mount %s: %w", b.Target, err)
+		}
+		if st.Dev != b.Dev || st.Ino != b.Ino {
+			return fmt.Errorf("mount %s: it changed while the sandbox was made", b.Target)
+		}
 	}
-	f = os.NewFile(uintptr(fd), b.Source)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Dev != b.Dev || st.Ino != b.Ino {
-		f.Close() //nolint:errcheck // a path
-		return nil, "", errors.New("it changed while the sandbox was made")
-	}
-	return f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
+	return nil
 }

@@ -54,6 +54,9 @@ type Options struct {
 	// Groups gives every command a group of its own; nil for none, and a kill
 	// then reaches the command's session.
 	Groups CommandGroups
+	// SignalResize: the kernel does not tell a terminal's programs of its new
+	// size, as gVisor's, so the agent does.
+	SignalResize bool
 	// Hello is the answer to Hello; nil for version, pid and uid only.
 	Hello *gloveboxv1.HelloResponse
 	// Totals are what /metrics gives as the sandbox's size; zero fields are

@@ -183,6 +183,9 @@ func (p *processService) Update(_ context.Context, req *connect.Request[process.
 		if err := c.resize(size.GetCols(), size.GetRows()); err != nil {
 			return nil, err
 		}
+		if p.s.opts.SignalResize {
+			c.signalSession(unix.SIGWINCH)
+		}
 	}
 	return connect.NewResponse(&process.UpdateResponse{}), nil
 }

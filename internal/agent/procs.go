@@ -147,9 +147,13 @@ func processes(want func(sid int) bool) []member {
 
 // ResidentMemory is the bytes of pid that are its own: a shared library counts
 // for nobody, shared memory that it made counts. What it shares with its parent
-// since a fork counts for both.
+// since a fork counts for both. A kernel that does not tell them apart, such as
+// gVisor's, has the libraries count too.
 func ResidentMemory(pid int) int64 {
-	n, _ := memoryOf(pid, "status", "RssAnon:", "RssShmem:")
+	n, ok := memoryOf(pid, "status", "RssAnon:", "RssShmem:")
+	if !ok {
+		n, _ = memoryOf(pid, "status", "VmRSS:")
+	}
 	return n
 }
 

@@ -175,10 +175,10 @@ func (sb *Sandbox) Start(ctx context.Context, cmd backend.Command) (backend.Proc
 
 // Files implements backend.Sandbox.
 func (sb *Sandbox) Files() backend.Filesystem {
-	if sb.ex.caps.Has(backend.FeatureUsers) {
+	if sb.ex.caps.Has(backend.FeatureUsers) && sb.ex.caps.Has(backend.FeatureMetadata) {
 		return sb.client.Files()
 	}
-	return oneUser{sb.client.Files()}
+	return someFiles{sb.client.Files(), sb.ex.caps}
 }
 
 // died is the end of a command whose sandbox was killed under it by the kernel:

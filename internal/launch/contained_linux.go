@@ -66,7 +66,8 @@ func mountContained(cfg *Config) error {
 			return fmt.Errorf("%s: %w", p.Target, err)
 		}
 	}
-	return nil
+	// The parts keep it.
+	return unix.Unmount(base, unix.MNT_DETACH)
 }
 
 // keepDevices keeps uid 0 of a sandbox under gVisor from filling its /dev, which

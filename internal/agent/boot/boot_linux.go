@@ -158,7 +158,7 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	var srv *agent.Server
 	opts := agent.Options{
 		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb), Token: cfg.Token,
-		Scratch: cfg.Root.Home, Totals: agent.Totals{CPUs: cfg.LimitCPUs, Memory: cfg.LimitMemory},
+		Scratch: cfg.Root.Home, SignalResize: sb.Sentry, Totals: agent.Totals{CPUs: cfg.LimitCPUs, Memory: cfg.LimitMemory},
 		OnDeadline: func() { atDeadline(cfg, srv) },
 	}
 	own := !cfg.SeparateIDs()
