@@ -57,7 +57,7 @@ type Proc struct {
 // runs tells whether the process is there, ended or not.
 func (p Proc) runs() bool {
 	now, err := StartTime(p.PID)
-	return err == nil && p.Start != 0 && now == p.Start
+	return err == nil && p.Start != 0 && now == p.Start && !ended(p.PID)
 }
 
 // Marker is a sandbox's marker file with its lock. It is safe for concurrent

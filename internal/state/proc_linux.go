@@ -33,3 +33,14 @@ func StartTime(pid int) (uint64, error) {
 	}
 	return strconv.ParseUint(fields[startTime], 10, 64)
 }
+
+// ended tells whether a process is only there for its parent to see how it
+// ended, which may take that long.
+func ended(pid int) bool {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	rest := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	return len(rest) == 0 || rest[0] == "Z" || rest[0] == "X"
+}
