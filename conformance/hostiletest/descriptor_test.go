@@ -26,14 +26,14 @@ func descriptorAttacks() []attack {
 			shell: "ulimit -n $(ulimit -Hn)", works: atLeast(1000),
 		}},
 		{id: "FD-02", program: "fds.py", args: []string{"leaked"}, inside: nothingLeaked, control: control{shows: []string{"pread of 77", "openat of 78", "fchdir to 78", "more than 0 to 2"}}},
-		{id: "FD-06", only: modeRoot, program: "fds.py", args: []string{"inotify", "1"}, before: neighbourWatches, during: func(*scene, *box) {}, inside: atLeast(1), outside: neighbourWasFull, control: control{
+		{id: "FD-06", only: asRoot, program: "fds.py", args: []string{"inotify", "1"}, before: neighbourWatches, during: func(*scene, *box) {}, inside: atLeast(1), outside: neighbourWasFull, control: control{
 			args: []string{"inotify", "200"}, uid: loneUID, works: func(s *scene, o *outcome) {
 				if r := s.report(o, "outside"); r.Errno == "" {
 					s.Errorf("inconclusive: %d instances are no limit here", r.N)
 				}
 			},
 		}},
-		{id: "FD-07", program: "fds.py", args: []string{"ptys"}, during: func(*scene, *box) {}, inside: atMost(maxPTYs), control: control{works: atLeast(100)}},
+		{id: "FD-07", only: modeRoot + modeUserns, program: "fds.py", args: []string{"ptys"}, during: func(*scene, *box) {}, inside: atMost(maxPTYs), control: control{works: atLeast(100)}},
 		{id: "FD-08", program: "fds.py", args: []string{"keys"}, control: control{shows: []string{"add_key to -3", "add_key to -4", "keyctl of the session", "join a session"}}},
 		{id: "FD-09", program: "fds.py", args: []string{"queues"}, during: noHostQueues, inside: atMost(256), control: control{works: atLeast(1)}},
 	}

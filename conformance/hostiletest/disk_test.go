@@ -31,11 +31,11 @@ func diskAttacks() []attack {
 		{id: "DI-01", program: "disk.py", args: []string{"places"}, outside: noStrayFiles, control: control{
 			shows: []string{"/etc", "/usr", "/root", "/opt", "/run", "/var/lib"}, fact: "an unprivileged user may write none of these anywhere",
 		}},
-		{id: "DI-01-root", only: modeRoot, user: "root", program: "disk.py", args: []string{"places"}, outside: noStrayFiles, control: control{
+		{id: "DI-01-root", only: asRoot, user: "root", program: "disk.py", args: []string{"places"}, outside: noStrayFiles, control: control{
 			shows: []string{"/etc", "/usr", "/root"},
 		}},
 		{id: "DI-01-rm", program: "disk.py", args: []string{"wipe", "/"}, before: plantEverywhere, inside: reported, outside: canariesIntact, control: wiping},
-		{id: "DI-01-rm-root", only: modeRoot, user: "root", program: "disk.py", args: []string{"wipe", "/"}, before: plantEverywhere, inside: reported, outside: canariesIntact, control: wiping},
+		{id: "DI-01-rm-root", only: asRoot, user: "root", program: "disk.py", args: []string{"wipe", "/"}, before: plantEverywhere, inside: reported, outside: canariesIntact, control: wiping},
 		{id: "DI-02", program: "disk.py", args: []string{"inodes"}, limits: inodes, inside: someFiles(fewInodes), control: takes(20000)},
 		{id: "DI-03", program: "disk.py", args: []string{"sparse"}, control: control{
 			shell: `cd "$(dirname "$3")"`, shows: []string{"truncate 1 TiB", "write at 1 TiB"},
@@ -45,7 +45,7 @@ func diskAttacks() []attack {
 		{id: "DI-12", program: "disk.py", args: []string{"core"}, outside: noCore, control: control{shell: "ulimit -c unlimited", shows: []string{"setrlimit", "core file"}}},
 		{id: "DI-15", program: "disk.py", args: []string{"bomb"}, limits: small, inside: diskFull, control: takes(300)},
 		{id: "DI-17", program: "disk.py", args: []string{"swap"}, control: control{shows: []string{"swapon", "acct"}, fact: "an unprivileged user may not anywhere"}},
-		{id: "DI-17-root", only: modeRoot, user: "root", program: "disk.py", args: []string{"swap"}, control: control{shows: []string{"swapon", "acct"}}},
+		{id: "DI-17-root", only: asRoot, user: "root", program: "disk.py", args: []string{"swap"}, control: control{shows: []string{"swapon", "acct"}}},
 	}
 }
 
@@ -69,7 +69,7 @@ func noStrayFiles(s *scene, _ *box, _ *outcome) {
 func plantEverywhere(s *scene, _ *box) {
 	var all []canary
 	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", w.dir} {
-		if w.mode == modeUserns && dir == w.dir {
+		if !rooted() && dir == w.dir {
 			continue
 		}
 		all = append(all, plant(s.T, dir))

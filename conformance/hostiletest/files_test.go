@@ -112,7 +112,7 @@ func plantedLinks(t *testing.T) {
 func linksToTheAgent(t *testing.T) {
 	b := newBox(t, backend.Spec{Env: map[string]string{"IN_ENV": "of the command"}})
 	users := []string{"user"}
-	if w.mode == modeRoot {
+	if rooted() {
 		users = append(users, "root")
 	}
 	// The host reads and writes here, never the program: what counts is memory,

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
 // helper is this test binary in another process: a supervisor that can be
@@ -39,7 +38,7 @@ func startHelper(t *testing.T, args ...string) *helper {
 	dir := openDir(t)
 	h := &helper{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe"), dir: dir, errs: &watched{}}
 	h.cmd.Env = append(os.Environ(), envHelper+"="+strings.Join(args, " "), envDir+"="+dir, "GLOVEBOX_TEST_HOSTILE_AGENT="+w.agent,
-		"GLOVEBOX_TEST_HOSTILE_PRIVILEGE="+string(w.cfg.Privilege))
+		"GLOVEBOX_TEST_HOSTILE_MODE="+w.mode)
 	h.cmd.Stderr = h.errs
 	h.cmd.WaitDelay = 5 * time.Second
 	out, err := h.cmd.StdoutPipe()
@@ -77,9 +76,8 @@ func help(what string) int {
 	args := strings.Fields(what)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	ex, err := subprocess.Open(ctx, subprocess.Config{
-		Agent: os.Getenv("GLOVEBOX_TEST_HOSTILE_AGENT"), Privilege: subprocess.Privilege(os.Getenv("GLOVEBOX_TEST_HOSTILE_PRIVILEGE")),
-		StateDir: filepath.Join(os.Getenv(envDir), "state"),
+	ex, err := targets()[os.Getenv("GLOVEBOX_TEST_HOSTILE_MODE")].open(ctx, settings{
+		agent: os.Getenv("GLOVEBOX_TEST_HOSTILE_AGENT"), stateDir: filepath.Join(os.Getenv(envDir), "state"),
 	})
 	if err == nil {
 		switch args[0] {

@@ -79,7 +79,7 @@ func (s *scene) discriminates(in *outcome, tries map[string]string) {
 		s.Logf("not discriminating here: %s", strings.Join(weak, ", "))
 	}
 	for _, name := range s.a.control.shows {
-		if w.mode == modeRoot && tries[name] != "ok" {
+		if rooted() && tries[name] != "ok" {
 			s.Errorf("inconclusive: %s does not work outside either: %s", name, tries[name])
 		}
 	}

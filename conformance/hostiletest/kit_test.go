@@ -79,7 +79,7 @@ func interpreterWorks(t *testing.T) {
 	if err != nil || string(res.Stdout) != "42\n" || !res.Exit.Success() {
 		t.Fatalf("inconclusive: the interpreter does not work inside: %v, %s, %q, %q", err, res.Exit, res.Stdout, res.Stderr)
 	}
-	want := backend.IsolationProcess
+	want := w.target.level
 	if res.Receipt.Achieved != want {
 		t.Fatalf("the sandbox reaches %s, not %s", res.Receipt.Achieved, want)
 	}

@@ -6,16 +6,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
 // largeProgram is larger than what fits into one argument; LA-01.
@@ -81,37 +82,41 @@ func hugeArguments(t *testing.T) {
 // and LA-07.
 func nothingWeaker(t *testing.T) {
 	dir := openDir(t)
-	for what, tt := range map[string]struct {
-		cfg  subprocess.Config
-		spec backend.Spec
-	}{
-		"no agent":                 {cfg: subprocess.Config{Agent: filepath.Join(dir, "absent")}},
-		"a dynamic agent":          {cfg: subprocess.Config{Agent: "/bin/true"}},
-		"an agent that is no file": {cfg: subprocess.Config{Agent: dir}},
-		"a root that is absent":    {cfg: subprocess.Config{Rootfs: filepath.Join(dir, "absent")}},
-		"a kernel of its own":      {spec: backend.Spec{MinIsolation: backend.IsolationKernel}},
-		"restricted for process":   {cfg: subprocess.Config{Privilege: subprocess.PrivilegeRestricted}, spec: backend.Spec{MinIsolation: backend.IsolationProcess}},
-		"none for restricted":      {cfg: subprocess.Config{Privilege: subprocess.PrivilegeNone}, spec: backend.Spec{MinIsolation: backend.IsolationRestricted}},
-		"a whole network":          {spec: backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}},
-		"an allowlist":             {spec: backend.Spec{Network: backend.Network{Mode: backend.NetworkAllowlist, Allow: []backend.Rule{{Host: "example.com"}}}}},
-		"no such template":         {spec: backend.Spec{Template: "../../etc"}},
-		"the host's root":          {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: "/", Target: "/mnt/h", ReadOnly: true}}}},
-		"the host's /proc":         {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: "/proc", Target: "/mnt/h", ReadOnly: true}}}},
-		"the host's /run":          {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: "/run", Target: "/mnt/h", ReadOnly: true}}}},
-		"a link to the root":       {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: "/proc/self/root", Target: "/mnt/h", ReadOnly: true}}}},
-		"its own state":            {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: w.dir, Target: "/mnt/h", ReadOnly: true}}}},
-		"over the interpreter":     {spec: backend.Spec{Mounts: []backend.Mount{{HostPath: dir, Target: "/usr/../proc", ReadOnly: true}}}},
-	} {
-		cfg := tt.cfg
-		if cfg.Agent == "" {
-			cfg.Agent = w.agent
+	open := w.target.open
+	agent := func(path string) func(context.Context, settings) (executor, error) {
+		return func(ctx context.Context, s settings) (executor, error) {
+			s.agent = path
+			return open(ctx, s)
 		}
-		if cfg.Privilege == "" {
-			cfg.Privilege = w.cfg.Privilege
-		}
+	}
+	mount := func(path, target string) backend.Spec {
+		return backend.Spec{Mounts: []backend.Mount{{HostPath: path, Target: target, ReadOnly: true}}}
+	}
+	cases := map[string]weakCase{
+		"no agent":                 {agent(filepath.Join(dir, "absent")), backend.Spec{}},
+		"a dynamic agent":          {agent("/bin/true"), backend.Spec{}},
+		"an agent that is no file": {agent(dir), backend.Spec{}},
+		"more than it is":          {open, backend.Spec{MinIsolation: w.target.level + 1}},
+		"a whole network":          {open, backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}},
+		"no such template":         {open, backend.Spec{Template: "../../etc"}},
+		"the host's root":          {open, mount("/", "/mnt/h")},
+		"the host's /proc":         {open, mount("/proc", "/mnt/h")},
+		"the host's /run":          {open, mount("/run", "/mnt/h")},
+		"a link to the root":       {open, mount("/proc/self/root", "/mnt/h")},
+		"its own state":            {open, mount(w.dir, "/mnt/h")},
+		"over the interpreter":     {open, mount(dir, "/usr/../proc")},
+	}
+	if !slices.Contains(w.ex.Capabilities().Networks, backend.NetworkAllowlist) {
+		cases["an allowlist"] = weakCase{open, backend.Spec{
+			Network: backend.Network{Mode: backend.NetworkAllowlist, Allow: []backend.Rule{{Host: "example.com"}}},
+		}}
+	}
+	if w.target.weak != nil {
+		maps.Copy(cases, w.target.weak(dir))
+	}
+	for what, tt := range cases {
 		// Below the shared one, so that "its own state" holds it.
-		cfg.StateDir = filepath.Join(dir, "state")
-		ex, err := subprocess.Open(t.Context(), cfg)
+		ex, err := tt.open(t.Context(), settings{agent: w.agent, stateDir: filepath.Join(dir, "state")})
 		if err != nil {
 			continue
 		}

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package hostiletest attacks sandboxes of the subprocess backend. Every attack
-// also runs outside a sandbox, where it must work, so that what is contained
-// was not harmless to begin with; and what became of it is judged from outside.
+// Package hostiletest attacks sandboxes of the local backends. Every attack also
+// runs outside a sandbox, where it must work, so that what is contained was not
+// harmless to begin with; and what became of it is judged from outside.
 //
-// TestRoot attacks sandboxes as root makes them, TestUserns those of an
-// unprivileged user. GLOVEBOX_TEST_REPORT names a file that gets a line for
+// TestRoot attacks sandboxes of the subprocess backend as root makes them,
+// TestUserns those of an unprivileged user, TestDocker containers. GLOVEBOX_TEST_REPORT names a file that gets a line for
 // each attack.
 package hostiletest_test
 
@@ -28,14 +28,17 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 	"github.com/glovebox-dev/glovebox/internal/tree"
-	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
 // The modes, as reports name them.
 const (
 	modeRoot   = "R"
 	modeUserns = "U"
+	modeDocker = "D"
+
+	asRoot = modeRoot + modeDocker // root makes the sandboxes
 )
 
 // What a re-executed test binary is told.
@@ -55,13 +58,13 @@ const (
 
 // world is what all tests of one process share.
 type world struct {
-	mode  string
-	ex    *subprocess.Executor
-	cfg   subprocess.Config
-	dir   string // every user can enter it
-	agent string
-	token string // in the environment of this process, of no sandbox
-	pens  *pens
+	mode   string
+	target target
+	ex     executor
+	dir    string // every user can enter it
+	agent  string
+	token  string // in the environment of this process, of no sandbox
+	pens   *pens
 }
 
 var (
@@ -92,10 +95,6 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	w.mode = modeUserns
-	if os.Geteuid() == 0 {
-		w.mode = modeRoot
-	}
 	if w.dir, err = os.MkdirTemp("/tmp", "glovebox-hostile-"); err != nil {
 		return 1, err
 	}
@@ -117,10 +116,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	code = m.Run()
-	if w.ex != nil {
-		err = w.ex.Close()
-	}
-	err = errors.Join(err, w.pens.close(), builder.Close(), writeReport())
+	err = errors.Join(w.pens.close(), builder.Close(), writeReport())
 	left, lerr := remains(before)
 	if len(left) > 0 {
 		lerr = errors.Join(lerr, fmt.Errorf("left behind:\n%s", strings.Join(left, "\n")))
@@ -149,33 +145,45 @@ func leakDescriptors() error {
 	return nil
 }
 
-// open makes the executor of the mode, once tests know that they want it.
-func open(t *testing.T, p subprocess.Privilege) {
+// open makes the executor of a mode, once tests know that they want it, and
+// closes it with the test.
+func open(t *testing.T, mode string) {
 	t.Helper()
 	agent = builder.Build(t, "cmd/glovebox-agent")
-	w.agent = agent
-	w.cfg = subprocess.Config{Agent: agent, Privilege: p, StateDir: filepath.Join(w.dir, "state")}
-	ex, err := subprocess.Open(t.Context(), w.cfg)
+	w.mode, w.target, w.agent = mode, targets()[mode], agent
+	ex, err := w.target.open(t.Context(), settings{agent: agent, stateDir: filepath.Join(w.dir, "state-"+mode)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.ex = ex
+	t.Cleanup(func() {
+		if err := ex.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	interpreterWorks(t)
 }
 
 func TestRoot(t *testing.T) {
 	testenv.NeedRoot(t)
-	open(t, subprocess.PrivilegeRoot)
+	open(t, modeRoot)
 	families(t)
 }
 
 func TestUserns(t *testing.T) {
 	if os.Geteuid() == 0 {
-		t.Parallel()
 		asNobody(t)
 		return
 	}
-	open(t, subprocess.PrivilegeUserns)
+	open(t, modeUserns)
+	families(t)
+}
+
+func TestDocker(t *testing.T) {
+	testenv.NeedRoot(t)
+	_, unavailable := testimage.Ref(t.Context())
+	testenv.Require(t, "docker", unavailable)
+	open(t, modeDocker)
 	families(t)
 }
 
@@ -188,7 +196,7 @@ func families(t *testing.T) {
 		networkAttacks(), secretAttacks(), tamperAttacks(), privilegeAttacks(), kernelAttacks(),
 	} {
 		for _, a := range family {
-			if a.user != "" && w.mode == modeUserns {
+			if a.user != "" && !rooted() {
 				continue // there is one account only
 			}
 			t.Run(a.id, func(t *testing.T) {

@@ -34,7 +34,7 @@ func networkAttacks() []attack {
 		{id: "NW-10", program: "net.py", args: []string{"sockets"}, control: control{
 			shows: []string{"vsock", "vsock by the 32 bit gate", "inet by the 32 bit gate", "raw", "packet", "netlink 0"},
 		}},
-		{id: "NW-13-root", only: modeRoot, user: "root", program: "net.py", args: []string{"sockets"}, control: control{shows: []string{"raw", "packet"}}},
+		{id: "NW-13-root", only: asRoot, user: "root", program: "net.py", args: []string{"sockets"}, control: control{shows: []string{"raw", "packet"}}},
 		{id: "NW-14", program: "net.py", args: []string{"interfaces"}, control: control{shows: []string{"SIOCSIFFLAGS", "SO_MARK"}}},
 		{id: "NW-26", program: "net.py", args: []string{"loopback"}, inside: func(s *scene, o *outcome) {
 			if s.report(o, "inside").N != 1 {
@@ -251,6 +251,9 @@ func ingress(t *testing.T) {
 		n.nonce = nonce()
 		n.upload(b)
 		for try, how := range n.tries(n.start(b), "beside it") {
+			if how == "EADDRNOTAVAIL" && strings.HasPrefix(try, "tcp6") {
+				continue // a sandbox without IPv6
+			}
 			if how != "ok" {
 				t.Errorf("inconclusive: %s is not reached in its own sandbox either: %s", try, how)
 			}

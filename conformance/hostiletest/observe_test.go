@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/tree"
@@ -28,8 +27,9 @@ import (
 type box struct {
 	backend.Sandbox
 	agentPID int
-	pidns    string // the name of its pid namespace
-	group    string // its cgroups' name; "" where it has none
+	pidns    string            // the name of its pid namespace
+	held     *os.File          // keeps that name from being given anew
+	groups   map[string]string // of user code, by controller; none where it has none
 }
 
 // newBox makes a sandbox and destroys it when the test ends; then nothing of
@@ -41,21 +41,26 @@ func newBox(t *testing.T, spec backend.Spec) *box {
 		t.Fatal(err)
 	}
 	b := &box{Sandbox: sb}
-	t.Cleanup(func() { b.end(t) })
+	t.Cleanup(func() {
+		b.end(t)
+		b.held.Close()
+	})
 	// No attack has run yet, so the sandbox may say which namespace is its own.
 	exit, out := runIn(t, b, "readlink /proc/self/ns/pid")
 	b.pidns = strings.TrimSpace(out)
-	for _, pid := range agents() {
-		if pidNamespace(pid) == b.pidns {
+	for pid := range processes() {
+		// Its first process: the agent, whatever has started it.
+		if f := strings.Fields(status(pid, "NSpid")); len(f) > 0 && f[len(f)-1] == "1" && pidNamespace(pid) == b.pidns {
 			b.agentPID = pid
 		}
+	}
+	if b.held, err = os.Open("/proc/" + strconv.Itoa(b.agentPID) + "/ns/pid"); err != nil {
+		t.Fatal(err)
 	}
 	if b.agentPID == 0 || b.pidns == pidNamespace(os.Getpid()) {
 		t.Fatalf("no agent of ours is in the new sandbox's pid namespace %q (%s)", b.pidns, exit)
 	}
-	if w.mode == modeRoot {
-		b.group = groupOf(t, "pids", sb.ID())
-	}
+	b.groups = w.target.groups(t, b)
 	return b
 }
 
@@ -79,26 +84,14 @@ func (b *box) end(t *testing.T) {
 	if !eventually(time.Second+grace(), func() bool { return len(b.members()) == 0 }) {
 		t.Errorf("open: processes outlive their sandbox: %v", b.members())
 	}
-	if b.group != "" {
-		if left := groups(b.ID()); len(left) > 0 {
-			t.Errorf("groups outlive their sandbox: %v", left)
+	for _, dir := range b.groups {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("a group outlives its sandbox: %v", dir)
 		}
 	}
-}
-
-// agents are the agents that are this process's children.
-func agents() (out []int) {
-	tasks, _ := filepath.Glob("/proc/self/task/*/children")
-	for _, task := range tasks {
-		data, _ := os.ReadFile(task)
-		for f := range strings.FieldsSeq(string(data)) {
-			line, _ := os.ReadFile("/proc/" + f + "/cmdline")
-			if pid, err := strconv.Atoi(f); err == nil && strings.HasPrefix(string(line), boot.Argv0) {
-				out = append(out, pid)
-			}
-		}
+	if left := groups(b.ID()); len(left) > 0 {
+		t.Errorf("groups outlive their sandbox: %v", left)
 	}
-	return out
 }
 
 func pidNamespace(pid int) string {
@@ -189,18 +182,6 @@ func carrying(text string) (out []int) {
 		}
 	}
 	return out
-}
-
-// groupOf is the directory of a sandbox's group under a controller.
-func groupOf(t *testing.T, controller, id string) string {
-	t.Helper()
-	for _, dir := range groups(id) {
-		if strings.HasPrefix(dir, "/sys/fs/cgroup/"+controller+"/") || !strings.HasPrefix(dir, "/sys/fs/cgroup/"+"unified") && w.pens.mem == w.pens.pids {
-			return dir
-		}
-	}
-	t.Fatalf("the sandbox %s has no group of %s", id, controller)
-	return ""
 }
 
 // groups are the cgroup directories of a sandbox.

@@ -15,7 +15,7 @@ func privilegeAttacks() []attack {
 	all := control{shows: []string{"CapEff", "CapPrm", "CapBnd", "new privileges", "every system call", "setuid elsewhere", "chown", "file capabilities", "setgroups"}}
 	return []attack{
 		{id: "PE-01", program: "kernel.py", args: []string{"privileges"}, during: nil, inside: unprivileged, outside: statusFromOutside, control: all},
-		{id: "PE-01-root", only: modeRoot, user: "root", program: "kernel.py", args: []string{"privileges"}, inside: unprivileged, outside: statusFromOutside, control: all},
+		{id: "PE-01-root", only: asRoot, user: "root", program: "kernel.py", args: []string{"privileges"}, inside: unprivileged, outside: statusFromOutside, control: all},
 		{id: "PE-02", program: "kernel.py", args: []string{"setuid"}, control: control{uid: loneUID, works: func(s *scene, o *outcome) {
 			for name, how := range s.tries(o, "outside") {
 				if how == "ok" && strings.HasPrefix(name, "/") {
@@ -36,9 +36,9 @@ func kernelAttacks() []attack {
 	}
 	return []attack{
 		{id: "PE-14", program: "kernel.py", args: []string{"surface"}, control: surface},
-		{id: "PE-14-root", only: modeRoot, user: "root", program: "kernel.py", args: []string{"surface"}, control: surface},
+		{id: "PE-14-root", only: asRoot, user: "root", program: "kernel.py", args: []string{"surface"}, control: surface},
 		{id: "PE-11", program: "kernel.py", args: []string{"admin"}, before: rememberHost, outside: hostUnchanged, control: admin},
-		{id: "PE-11-root", only: modeRoot, user: "root", program: "kernel.py", args: []string{"admin"}, before: rememberHost, outside: hostUnchanged, control: admin},
+		{id: "PE-11-root", only: asRoot, user: "root", program: "kernel.py", args: []string{"admin"}, before: rememberHost, outside: hostUnchanged, control: admin},
 		{id: "PE-23", program: "kernel.py", args: []string{"abis"}, control: control{shows: []string{"int 0x80 getpid", "int 0x80 geteuid"}}},
 		{id: "PE-26", program: "kernel.py", args: []string{"terminal"}, inside: noTerminalOfOthers, control: control{shows: []string{"TIOCSTI", "TIOCSTI, high bits set"}}},
 		{id: "PE-21", program: "kernel.py", args: []string{"runtime"}, before: func(s *scene, _ *box) {
@@ -79,14 +79,16 @@ func statusFromOutside(s *scene, b *box, _ *outcome) {
 		if key == "CapBnd" {
 			continue // its own commands have none, whatever the agent's is
 		}
-		if got := status(b.agentPID, key); got != want && !(w.mode == modeRoot && fewCaps(got)) {
+		if got := status(b.agentPID, key); got != want && !(rooted() && fewCaps(got)) {
 			s.Errorf("open: %s of the agent is %s", key, got)
 		}
 	}
-	if groups := status(pid, "Groups"); w.mode == modeRoot && groups != "" {
+	if groups := status(pid, "Groups"); rooted() && groups != "" {
 		s.Errorf("open: the command has the groups %s", groups)
 	}
-	if uid := hostUID(s.T, pid); w.mode == modeRoot && uid < 1<<16 {
+	if uid := hostUID(s.T, pid); rooted() && uid < 1<<16 && !(uid == 0 && s.a.user == "root" && w.mode == modeDocker) {
+		// Root inside is the host's, without capabilities, where the engine maps no
+		// users.
 		s.Errorf("open: the command is the host's uid %d", uid)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
 // scenarios are the cases that are more than one program in one sandbox.
@@ -137,9 +136,8 @@ func supervisorKilled(t *testing.T) {
 // up; then nothing of it may be left.
 func sweep(t *testing.T, dir string) {
 	t.Helper()
-	cfg := w.cfg
-	cfg.StateDir = filepath.Join(dir, "state")
-	ex, err := subprocess.Open(t.Context(), cfg)
+	stateDir := filepath.Join(dir, "state")
+	ex, err := w.target.open(t.Context(), settings{agent: w.agent, stateDir: stateDir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,13 +149,13 @@ func sweep(t *testing.T, dir string) {
 	if err := ex.Sweep(t.Context()); err != nil {
 		t.Errorf("sweep: %v", err)
 	}
-	id, err := os.ReadFile(filepath.Join(cfg.StateDir, "store"))
+	id, err := os.ReadFile(filepath.Join(stateDir, "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	group := "glovebox-" + string(bytes.TrimSpace(id)) + "-*"
 	for _, pattern := range []string{
-		filepath.Join(cfg.StateDir, "sandboxes/*"), filepath.Join(cfg.StateDir, "run/*"),
+		filepath.Join(stateDir, "sandboxes/*"), filepath.Join(stateDir, "run/*"),
 		"/sys/fs/cgroup/" + group, "/sys/fs/cgroup/*/" + group, "/sys/fs/cgroup/*/*/" + group, "/sys/fs/cgroup/*/*/*/" + group,
 	} {
 		var found []string
@@ -201,9 +199,7 @@ func startFailure(t *testing.T) {
 		if err := os.Rename(fake+".new", fake); err != nil {
 			t.Fatal(err)
 		}
-		cfg := w.cfg
-		cfg.Agent, cfg.StateDir = fake, filepath.Join(dir, "state")
-		ex, err := subprocess.Open(t.Context(), cfg)
+		ex, err := w.target.open(t.Context(), settings{agent: fake, stateDir: filepath.Join(dir, "state")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,22 +12,23 @@ import (
 	"testing"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 )
 
 func secretAttacks() []attack {
 	return []attack{
 		{id: "FR-01", program: "secrets.py", args: []string{"canary"}, before: plantSecrets, outside: secretsKept, control: control{works: secretsRead}},
-		{id: "FR-01-root", only: modeRoot, user: "root", program: "secrets.py", args: []string{"canary"}, before: plantSecrets, outside: secretsKept, control: control{works: secretsRead}},
+		{id: "FR-01-root", only: asRoot, user: "root", program: "secrets.py", args: []string{"canary"}, before: plantSecrets, outside: secretsKept, control: control{works: secretsRead}},
 		{id: "FR-02", program: "secrets.py", args: append([]string{"files"}, privateFiles()...), inside: notTheHosts, control: control{works: atLeast(1)}},
-		{id: "FR-02-root", only: modeRoot, user: "root", program: "secrets.py", args: append([]string{"files"}, privateFiles()...), inside: notTheHosts, control: control{works: atLeast(3)}},
+		{id: "FR-02-root", only: asRoot, user: "root", program: "secrets.py", args: append([]string{"files"}, privateFiles()...), inside: notTheHosts, control: control{works: atLeast(3)}},
 		{id: "FR-03", program: "secrets.py", args: []string{"environment"}, inside: noTokens, control: control{works: tokensFound}},
-		{id: "FR-03-root", only: modeRoot, user: "root", program: "secrets.py", args: []string{"environment"}, inside: noTokens, control: control{works: tokensFound}},
-		{id: "FR-08", program: "secrets.py", args: []string{"kernel"}, control: control{shows: []string{
+		{id: "FR-03-root", only: asRoot, user: "root", program: "secrets.py", args: []string{"environment"}, inside: noTokens, control: control{works: tokensFound}},
+		{id: "FR-08", program: "secrets.py", args: []string{"kernel"}, inside: kernelHidden, control: control{shows: []string{
 			"/proc/kallsyms", "/proc/keys", "/proc/interrupts", "/proc/iomem", "/proc/zoneinfo", "list /sys/class", "syslog",
 		}}},
-		{id: "FR-08-root", only: modeRoot, user: "root", program: "secrets.py", args: []string{"kernel"}, control: control{shows: []string{"/proc/kallsyms", "/proc/zoneinfo"}}},
+		{id: "FR-08-root", only: asRoot, user: "root", program: "secrets.py", args: []string{"kernel"}, inside: kernelHidden, control: control{shows: []string{"/proc/kallsyms", "/proc/zoneinfo"}}},
 		{id: "FR-10", program: "secrets.py", args: []string{"devices"}, control: control{shows: []string{"kvm", "mknod c 1:3"}, fact: "an unprivileged user may open none of these devices"}},
-		{id: "FR-10-root", only: modeRoot, user: "root", program: "secrets.py", args: []string{"devices"}, control: control{shows: []string{"kvm", "mknod c 1:3"}}},
+		{id: "FR-10-root", only: asRoot, user: "root", program: "secrets.py", args: []string{"devices"}, control: control{shows: []string{"kvm", "mknod c 1:3"}}},
 		{id: "FR-11", program: "secrets.py", args: []string{"handles"}, control: control{
 			shows: []string{"name_to_handle_at", "open_by_handle_at", "open_by_handle_at of inode 2"},
 		}},
@@ -39,11 +40,24 @@ func secretAttacks() []attack {
 	}
 }
 
+// kernelHidden: what the kernel tells of the host is covered. Container runtimes
+// show a sysfs, which names devices and none of their content, and the image has
+// a home of root's.
+func kernelHidden(s *scene, o *outcome) {
+	r := s.report(o, "inside")
+	if w.mode == modeDocker {
+		for _, name := range []string{"list /sys/class", "list /sys/fs/cgroup", "/sys/devices/system/cpu/vulnerabilities/meltdown", "list /root"} {
+			delete(r.Tries, name)
+		}
+	}
+	s.blocked(o)
+}
+
 // plantSecrets are canaries in many places, for the program to read and write.
 func plantSecrets(s *scene, _ *box) {
 	var all []canary
 	dirs := []string{"/tmp", "/var/tmp", "/dev/shm"}
-	if w.mode == modeRoot {
+	if rooted() {
 		dirs = append(dirs, "/opt", "/home", "/run", "/root", "/var/lib")
 	}
 	for _, dir := range dirs {
@@ -95,10 +109,21 @@ func notTheHosts(s *scene, o *outcome) {
 	for path, hash := range found {
 		data, err := os.ReadFile(path)
 		// The kernel's own command line is everybody's.
-		if err == nil && len(data) > 0 && path != "/proc/cmdline" && hash == hashOf(s.T, path) {
+		if err == nil && len(data) > 0 && path != "/proc/cmdline" && hash == hashOf(s.T, path) && !inImage(path, data) {
 			s.Errorf("open: %s is the host's", path)
 		}
 	}
+}
+
+// inImage tells whether the image that sandboxes are made from has the same
+// file.
+func inImage(path string, data []byte) bool {
+	if w.mode != modeDocker {
+		return false
+	}
+	root, why := testimage.Rootfs()
+	got, err := os.ReadFile(filepath.Join(root, path))
+	return why == "" && err == nil && bytes.Equal(got, data)
 }
 
 // noTokens: neither this process's secrets nor anybody's but the run's own.

@@ -23,13 +23,13 @@ func signalAttacks() []attack {
 		{id: "FP-15", program: "signals.py", args: []string{"init"}, before: initVictim, outside: agentLives, control: control{
 			shows: []string{"kill", "tgkill", "rt_sigqueueinfo", "pidfd", "proc directory as pidfd", "F_SETOWN"},
 		}},
-		{id: "FP-15-root", only: modeRoot, user: "root", program: "signals.py", args: []string{"init"}, before: initVictim, outside: agentLives, control: control{
+		{id: "FP-15-root", only: asRoot, user: "root", program: "signals.py", args: []string{"init"}, before: initVictim, outside: agentLives, control: control{
 			shows: []string{"kill", "tgkill"},
 		}},
 		{id: "FP-16", program: "signals.py", args: []string{"hijack"}, before: initVictim, outside: agentLives, control: control{
 			shows: []string{"mem", "environ", "fd", "root", "cwd", "exe", "pidfd_getfd", "process_vm_readv", "ptrace"},
 		}},
-		{id: "FP-16-root", only: modeRoot, user: "root", program: "signals.py", args: []string{"hijack"}, before: initVictim, outside: agentSurvivesMemory, control: control{
+		{id: "FP-16-root", only: asRoot, user: "root", program: "signals.py", args: []string{"hijack"}, before: initVictim, outside: agentSurvivesMemory, control: control{
 			shows: []string{"mem", "environ"},
 		}},
 		{id: "FP-16-limits", program: "signals.py", args: []string{"limits"}, before: initVictim, outside: agentUnchanged, control: control{

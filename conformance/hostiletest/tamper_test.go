@@ -20,11 +20,11 @@ func tamperAttacks() []attack {
 	spaces := control{shows: []string{"unshare user", "clone user", "clone3 user", "clone3 mount", "unshare by program", "setns mnt of a process"}}
 	return []attack{
 		{id: "FW-16", program: "tamper.py", args: []string{"settings"}, before: rememberHost, outside: hostUnchanged, control: settings},
-		{id: "FW-16-root", only: modeRoot, user: "root", program: "tamper.py", args: []string{"settings"}, before: rememberHost, outside: hostUnchanged, control: settings},
+		{id: "FW-16-root", only: asRoot, user: "root", program: "tamper.py", args: []string{"settings"}, before: rememberHost, outside: hostUnchanged, control: settings},
 		{id: "PE-05", program: "tamper.py", args: []string{"mounts"}, before: rememberHost, outside: hostUnchanged, control: own},
-		{id: "PE-05-root", only: modeRoot, user: "root", program: "tamper.py", args: []string{"mounts"}, before: rememberHost, outside: hostUnchanged, control: own},
+		{id: "PE-05-root", only: asRoot, user: "root", program: "tamper.py", args: []string{"mounts"}, before: rememberHost, outside: hostUnchanged, control: own},
 		{id: "PE-03", program: "tamper.py", args: []string{"namespaces"}, before: initVictim, outside: agentLives, control: spaces},
-		{id: "PE-03-root", only: modeRoot, user: "root", program: "tamper.py", args: []string{"namespaces"}, before: initVictim, outside: agentLives, control: spaces},
+		{id: "PE-03-root", only: asRoot, user: "root", program: "tamper.py", args: []string{"namespaces"}, before: initVictim, outside: agentLives, control: spaces},
 		{id: "FW-02", program: "tamper.py", args: []string{"poison"}, inside: func(s *scene, o *outcome) {
 			if s.report(o, "inside").N < 1 {
 				s.Error("inconclusive: it could write nothing at all")

@@ -139,6 +139,10 @@ func (b *body) alone() bool {
 // it has left without an answer.
 const whyTimeout = 2 * time.Second
 
+// afterthought is how long after a container's end the engine may come to say
+// that it was for memory.
+const afterthought = 300 * time.Millisecond
+
 // Why implements box.Body.
 func (b *body) Why() box.Outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout) //nolint:forbidigo // nobody's call
@@ -149,6 +153,15 @@ func (b *body) Why() box.Outcome {
 		return box.Outcome{Words: "its container was removed"}
 	case err != nil:
 		return b.silent()
+	}
+	// The engine learns of the end and of its reason apart from each other.
+	for until := time.Now().Add(afterthought); st.ExitCode == killed && !st.OOMKilled && time.Now().Before(until); {
+		<-time.After(afterthought / 10)
+		again, err := b.d.engine.Inspect(ctx, b.name)
+		if err != nil {
+			break
+		}
+		st = again
 	}
 	return box.Outcome{
 		Words:       "its container ended: " + endState(st),
