@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +24,48 @@ var tagForm = regexp.MustCompile(`^[a-z0-9]+(?:[._/:-]+[a-z0-9]+)*(?::[a-zA-Z0-9
 // tarBlock is the size of a tar archive's blocks.
 const tarBlock = 512
 
+// Start is how containers of an image start that were told nothing else.
+type Start struct {
+	Entrypoint []string
+	User       string
+	Dir        string
+}
+
+// changes are s as instructions for the engine.
+func (s Start) changes() ([]string, error) {
+	var out []string
+	if len(s.Entrypoint) > 0 {
+		args, err := json.Marshal(s.Entrypoint)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, "ENTRYPOINT "+string(args))
+	}
+	for instruction, v := range map[string]string{"USER": s.User, "WORKDIR": s.Dir} {
+		switch {
+		case v == "":
+		case !startForm.MatchString(v):
+			return nil, invalid("import", "start", fmt.Errorf("%q cannot be an image's %s", oneLine(v), instruction))
+		default:
+			out = append(out, instruction+" "+v)
+		}
+	}
+	return out, nil
+}
+
+// startForm is what instructions take without quotes.
+var startForm = regexp.MustCompile(`^[a-zA-Z0-9_/.:-]+$`)
+
 // Import makes an image of a root file system's plain tar archive, and gives it
 // the name tag and the labels. It returns the image's ID.
 func (e *Engine) Import(ctx context.Context, tag string, labels map[string]string, archive io.Reader) (string, error) {
+	return e.ImportStart(ctx, tag, labels, Start{}, archive)
+}
+
+// ImportStart is Import of an image that says how its containers start.
+func (e *Engine) ImportStart(
+	ctx context.Context, tag string, labels map[string]string, start Start, archive io.Reader,
+) (string, error) {
 	if err := checkTag("import", tag); err != nil {
 		return "", err
 	}
@@ -35,11 +75,13 @@ func (e *Engine) Import(ctx context.Context, tag string, labels map[string]strin
 	if err := checkLabels("import", labels); err != nil {
 		return "", err
 	}
-	archive, err := plainTar(archive)
+	changes, err := start.changes()
 	if err != nil {
 		return "", err
 	}
-	var changes []string
+	if archive, err = plainTar(archive); err != nil {
+		return "", err
+	}
 	for k, v := range labels {
 		changes = append(changes, fmt.Sprintf(`LABEL "%s"="%s"`, k, v)) //nolint:gocritic // the parser's quotes are not Go's
 	}
