@@ -10,12 +10,6 @@ import (
 	"time"
 )
 
-// Nobody is the uid and gid of AsNobody.
-const Nobody = 65534
-
-// EnvNobody is set in the test binary that AsNobody starts.
-const EnvNobody = "GLOVEBOX_TEST_NOBODY"
-
 // AsNobody runs the calling test as an unprivileged user: as root it starts
 // the test binary again for this test alone, under Nobody and with directories
 // of its own, reports how that went and returns true, upon which the test

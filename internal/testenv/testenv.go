@@ -18,6 +18,12 @@ import (
 // the backends that must be available: tests that would be skipped fail.
 const EnvRequire = "GLOVEBOX_TEST_REQUIRE"
 
+// Nobody is the uid and gid of AsNobody.
+const Nobody = 65534
+
+// EnvNobody is set in the test binary that AsNobody starts.
+const EnvNobody = "GLOVEBOX_TEST_NOBODY"
+
 // Required tells whether EnvRequire lists name.
 func Required(name string) bool {
 	return slices.ContainsFunc(strings.Split(os.Getenv(EnvRequire), ","), func(s string) bool {
