@@ -200,8 +200,7 @@ func (d *driver) rootfs(spec backend.Spec) (dir string, hold *os.File, err error
 
 func baseMissing(err error) error {
 	e := &backend.Error{Op: "create", Kind: backend.ErrUnavailable, Backend: driverName, Field: "rootfs", Err: err}
-	var be *backend.Error
-	if errors.As(err, &be) {
+	if be, ok := errors.AsType[*backend.Error](err); ok {
 		e.Err, e.Fix = be.Err, be.Fix
 	}
 	return e

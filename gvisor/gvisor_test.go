@@ -65,7 +65,8 @@ func TestSandbox_leavesTheRootAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		mounts := []backend.Mount{
-			{HostPath: dir, Target: "/data/deep", ReadOnly: true}, {HostPath: filepath.Join(dir, "f"), Target: "/mnt/file", ReadOnly: true},
+			{HostPath: dir, Target: "/data/deep", ReadOnly: true},
+			{HostPath: filepath.Join(dir, "f"), Target: "/mnt/file", ReadOnly: true},
 			{HostPath: dir, Target: "/opt/x", ReadOnly: true},
 		}
 		if h.root {

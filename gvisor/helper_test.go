@@ -96,7 +96,7 @@ func nothingLeft(t testing.TB, stateDir string) {
 	t.Helper()
 	found := left(t, stateDir)
 	for deadline := time.Now().Add(10 * time.Second); len(found) > 0 && time.Now().Before(deadline); found = left(t, stateDir) {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // polled: the host tells nobody
 	}
 	for _, l := range found {
 		t.Errorf("left behind: %s", l)

@@ -89,7 +89,7 @@ func (h host) orphans(prefix string) []string {
 	if !h.joins() {
 		return names
 	}
-	dirs, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", h.parent, prefix+"*")) //nolint:errcheck // the pattern is well formed
+	dirs, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", h.parent, prefix+"*"))
 	for _, dir := range dirs {
 		if name := filepath.Base(dir); !slices.Contains(names, name) {
 			names = append(names, name)

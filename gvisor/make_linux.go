@@ -351,7 +351,7 @@ func (d *driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error
 func (d *driver) Orphans(context.Context) ([]string, error) {
 	prefix := box.Name(d.store, "")
 	names := d.host.orphans(prefix)
-	dirs, _ := filepath.Glob(filepath.Join("/tmp", prefix+"*")) //nolint:errcheck // the pattern is well formed
+	dirs, _ := filepath.Glob(filepath.Join("/tmp", prefix+"*"))
 	seen := map[string]bool{}
 	var ids []string
 	for _, name := range append(names, dirs...) {

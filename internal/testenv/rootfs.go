@@ -33,7 +33,9 @@ func (b *Builder) Rootfs(tb testing.TB) (dir, unavailable string) {
 	if err != nil {
 		return "", err.Error()
 	}
-	os.Setenv(EnvRootfs, dir) //nolint:usetesting // the same for all tests of this process
+	if err := os.Setenv(EnvRootfs, dir); err != nil { //nolint:usetesting // the same for all tests of this process
+		return "", err.Error()
+	}
 	return dir, ""
 }
 
