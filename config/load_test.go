@@ -95,8 +95,10 @@ func TestLoad_defaults(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t).mustLoad()
 	want := config.Config{
-		Version:   1,
-		Backends:  map[string]config.Backend{"subprocess": {Driver: "subprocess"}},
+		Version: 1,
+		Backends: map[string]config.Backend{
+			"docker": {Driver: "docker"}, "gvisor": {Driver: "gvisor"}, "subprocess": {Driver: "subprocess"},
+		},
 		Executors: map[string]config.Executor{"default": {Use: config.Use{"auto"}, MinIsolation: new(backend.IsolationRestricted)}},
 		Warnings:  config.Warnings{Memory: 0.8, Disk: 0.9, Pids: 0.9, Timeout: 0.9, CPUTime: 0.9},
 	}

@@ -2,7 +2,6 @@ package examples_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,8 +13,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/glovebox-dev/glovebox/backend"
 )
 
 // document reads a file of the module.
@@ -44,7 +41,8 @@ func rows(part string) (out [][]string) {
 	return out
 }
 
-// section is what stands below a heading, up to the next one.
+// section is what stands below a heading, up to the next one that is not below
+// it.
 func section(t *testing.T, doc, heading string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(doc, heading+"\n")
@@ -52,8 +50,10 @@ func section(t *testing.T, doc, heading string) string {
 		t.Fatalf("there is no heading %q", heading)
 	}
 	level, _, _ := strings.Cut(heading, " ")
-	part, _, _ := strings.Cut(rest, "\n"+level+" ")
-	return part
+	if next := regexp.MustCompile(fmt.Sprintf("(?m)^#{2,%d} ", max(len(level), 2))).FindStringIndex(rest); next != nil && strings.HasPrefix(level, "#") {
+		rest = rest[:next[0]]
+	}
+	return rest
 }
 
 // measured are the numbers of a receipt that differ from run to run.
@@ -94,146 +94,11 @@ func TestReadme_firstCommand(t *testing.T) {
 	}
 }
 
-// columns are the privileges in the order of the tables.
-func columns() []string { return []string{"root", "userns", "restricted"} }
-
-// claims are what each privilege that this user can have enforces here, if this
-// host has what the tables presuppose.
-func claims(t *testing.T, w *world) map[string]backend.Capabilities {
-	t.Helper()
-	out := map[string]backend.Capabilities{}
-	for _, p := range columns() {
-		var d diagnosis
-		w.decode(&d, "GLOVEBOX_BACKENDS__SUBPROCESS__WITH__PRIVILEGE="+p+" glovebox doctor --json")
-		b := d.Backends[0]
-		full := b.Capabilities.Claim(backend.ControlAgent).Enforcement == backend.Enforced
-		for _, c := range []backend.Control{backend.ControlMemory, backend.ControlPids, backend.ControlCPU, backend.ControlKillTree} {
-			full = full && (p != "root" || strings.HasPrefix(b.Capabilities.Claim(c).Mechanism, "cgroup"))
-		}
-		t.Run(p, func(t *testing.T) {
-			if b.Privilege != p || !b.Health.Available || !full {
-				t.Skipf("not compared: this host or user does not have %s in full", p)
-			}
-			out[p] = b.Capabilities
-		})
-	}
-	if len(out) == 0 {
-		t.Skip("this host has none of the privileges in full")
-	}
-	return out
-}
-
-func word(c backend.Claim) string {
-	switch c.Enforcement {
-	case backend.Enforced:
-		return "yes"
-	case backend.BestEffort:
-		return "partly"
-	default:
-		return "no"
-	}
-}
-
-// versions are what differs between hosts that enforce the same.
-var versions = regexp.MustCompile(`^(Landlock) ABI [0-9]+$|(cgroup) v[12]`)
-
-func sentence(c backend.Claim) string {
-	parts := slices.DeleteFunc([]string{c.Mechanism, c.Note}, func(s string) bool { return s == "" })
-	why := versions.ReplaceAllString(strings.Join(parts, "; "), "$1$2")
-	if why == "" {
-		return word(c)
-	}
-	return word(c) + ": " + why
-}
-
-var update = flag.Bool("update", false, "write what is claimed into the tables of the documentation")
-
-// replace writes the cells that a claim has in the columns from first on into a
-// document's table, for those privileges that has knows.
-func replace(t *testing.T, name string, first int, has map[string]backend.Capabilities, cell func(backend.Claim) string) {
-	t.Helper()
-	lines := strings.Split(document(t, name), "\n")
-	for i, l := range lines {
-		cells := strings.Split(l, " | ")
-		control, ok := strings.CutPrefix(cells[0], "| `")
-		if !ok || len(cells) != first+len(columns()) {
-			continue
-		}
-		for j, p := range columns() {
-			if caps, ok := has[p]; ok {
-				cells[first+j] = cell(caps.Claim(backend.Control(strings.TrimSuffix(control, "`"))))
-			}
-		}
-		lines[i] = strings.TrimSuffix(strings.Join(cells, " | "), " |") + " |"
-	}
-	if err := os.WriteFile(filepath.Join("..", name), []byte(strings.Join(lines, "\n")), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestReadme_levels(t *testing.T) {
-	t.Parallel()
-	has := claims(t, newWorld(t))
-	if *update {
-		replace(t, "README.md", 1, has, word)
-	}
-	part := section(t, document(t, "README.md"), "## Backends and levels")
-	table := rows(part)
-	if len(table) < 8 {
-		t.Fatalf("the table has %d rows", len(table))
-	}
-	for _, row := range table {
-		control := backend.Control(strings.Trim(row[0], "`"))
-		for i, p := range columns() {
-			if caps, ok := has[p]; ok && row[i+1] != word(caps.Claim(control)) {
-				t.Errorf("%s as %s: %q is written, %s is claimed", control, p, row[i+1], word(caps.Claim(control)))
-			}
-		}
-	}
-	levels := "| level |"
-	for _, p := range columns() {
-		if caps, ok := has[p]; ok {
-			levels += " `" + caps.Isolation.String() + "` |"
-		}
-	}
-	if len(has) == len(columns()) && !strings.Contains(part, levels) {
-		t.Errorf("the row of levels is not %q", levels)
-	}
-}
-
-func TestSecurity_claims(t *testing.T) {
-	t.Parallel()
-	has := claims(t, newWorld(t))
-	if *update {
-		replace(t, "docs/security.md", 2, has, sentence)
-	}
-	written := map[backend.Control][]string{}
-	for _, row := range rows(section(t, document(t, "docs/security.md"), "## What each privilege enforces")) {
-		written[backend.Control(strings.Trim(row[0], "`"))] = row[2:]
-	}
-	for i, p := range columns() {
-		caps, ok := has[p]
-		if !ok {
-			continue
-		}
-		want, got := map[backend.Control]string{}, map[backend.Control]string{}
-		for control, claim := range caps.Claims {
-			want[control] = sentence(claim)
-		}
-		for control, cells := range written {
-			got[control] = cells[i]
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("as %s (-claimed +written); see and then run with -update:\n%s", p, diff)
-		}
-	}
-}
-
 // TestSecurity_attacksAreThere: each test and attack that the page names exists.
 func TestSecurity_attacksAreThere(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
-	for _, dir := range []string{"../subprocess", "../internal", "."} {
+	for _, dir := range []string{"../conformance", "../subprocess", "../internal", "."} {
 		addSources(t, &tests, dir, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
 	}
 	doc := document(t, "docs/security.md")
@@ -324,10 +189,9 @@ func TestCLI_commands(t *testing.T) {
 
 // schema is what the test needs of a JSON Schema.
 type schema struct {
-	Description string                   `json:"description"`
-	Properties  map[string]schema        `json:"properties"`
-	Additional  json.RawMessage          `json:"additionalProperties"`
-	AllOf       []struct{ Then *schema } `json:"allOf"`
+	Description string            `json:"description"`
+	Properties  map[string]schema `json:"properties"`
+	Additional  json.RawMessage   `json:"additionalProperties"`
 }
 
 // keys are the keys of s and what they mean; the page stops at limits of
@@ -379,19 +243,45 @@ func TestConfiguration_keys(t *testing.T) {
 		t.Errorf("keys (-schema +page):\n%s", diff)
 	}
 
-	var with schema
-	if err := json.Unmarshal(s.Properties["backends"].Additional, &with); err != nil || len(with.AllOf) == 0 {
-		t.Fatalf("the schema says nothing of drivers: %v", err)
+	drivers := s.drivers(t)
+	if len(drivers) < 3 {
+		t.Errorf("the schema knows only of the drivers %v", slices.Sorted(maps.Keys(drivers)))
 	}
-	settings := slices.Sorted(maps.Keys(with.AllOf[0].Then.Properties["with"].Properties))
-	var described []string
-	for _, row := range rows(section(t, doc, "## Settings of the driver subprocess")) {
-		described = append(described, strings.Trim(row[0], "`"))
+	for driver, want := range drivers {
+		var got []string
+		for _, row := range rows(section(t, doc, "## Settings of the driver "+driver)) {
+			got = append(got, strings.Trim(row[0], "`"))
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("settings of %s (-schema +page):\n%s", driver, diff)
+		}
 	}
-	slices.Sort(described)
-	if diff := cmp.Diff(settings, described); diff != "" {
-		t.Errorf("settings (-schema +page):\n%s", diff)
+}
+
+// drivers are the settings of each driver, sorted.
+func (s schema) drivers(t *testing.T) map[string][]string {
+	t.Helper()
+	var backends struct {
+		AllOf []struct {
+			If struct {
+				Properties struct {
+					Driver struct {
+						Const string `json:"const"`
+					} `json:"driver"`
+				} `json:"properties"`
+			} `json:"if"`
+			Then schema `json:"then"`
+		} `json:"allOf"`
 	}
+	if err := json.Unmarshal(s.Properties["backends"].Additional, &backends); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, b := range backends.AllOf {
+		out[b.If.Properties.Driver.Const] = slices.Sorted(maps.Keys(b.Then.Properties["with"].Properties))
+	}
+	return out
 }
 
 func TestConfiguration_exampleIsValid(t *testing.T) {
@@ -430,17 +320,20 @@ func TestTroubleshooting_texts(t *testing.T) {
 	}
 }
 
-// TestGoAPI_snippets: the page shows the program as it is, and it works.
+// TestGoAPI_snippets: the page shows the programs as they are.
 func TestGoAPI_snippets(t *testing.T) {
 	t.Parallel()
-	doc, source := document(t, "docs/go-api.md"), document(t, "examples/embed/main.go")
-	parts := regexp.MustCompile(`(?s)// \[(\w+)\]\n(.*?)\n\n// \[end\]`).FindAllStringSubmatch(source, -1)
-	if len(parts) < 4 {
-		t.Fatalf("the program has %d parts", len(parts))
-	}
-	for _, p := range parts {
-		if !strings.Contains(doc, "<!-- embed:"+p[1]+" -->\n```go\n"+p[2]+"\n```\n") {
-			t.Errorf("%s is not shown as it is; it should be\n%s", p[1], p[2])
+	doc := document(t, "docs/go-api.md")
+	for program, want := range map[string]int{"embed": 4, "choose": 2} {
+		source := document(t, "examples/"+program+"/main.go")
+		parts := regexp.MustCompile(`(?s)// \[(\w+)\]\n(.*?)\n\n// \[end\]`).FindAllStringSubmatch(source, -1)
+		if len(parts) < want {
+			t.Errorf("the program %s has %d parts", program, len(parts))
+		}
+		for _, p := range parts {
+			if !strings.Contains(doc, "<!-- "+program+":"+p[1]+" -->\n```go\n"+p[2]+"\n```\n") {
+				t.Errorf("%s of %s is not shown as it is; it should be\n%s", p[1], program, p[2])
+			}
 		}
 	}
 }
@@ -451,6 +344,12 @@ func TestEmbed(t *testing.T) {
 	if os.Getenv("GLOVEBOX_TEST_BIN") != "" {
 		t.Skip("it is not among the programs that were built before")
 	}
+	t.Run("embed", func(t *testing.T) { testEmbed(t, w) })
+	t.Run("choose", func(t *testing.T) { testChoose(t, w) })
+}
+
+func testEmbed(t *testing.T, w *world) {
+	t.Helper()
 	stdout, stderr, code := w.shell("'" + programs.Build(t, "examples/embed") + "'")
 	want := fmt.Sprintf(`exited(0): 3 lines
 sum.txt: %d
@@ -463,6 +362,27 @@ no-such-program ended with exited(127)
 `, 17+4+21)
 	if got, found := strings.CutSuffix(stdout, lastLine(stdout)); code != 0 || !found || got != want || !strings.HasPrefix(lastLine(stdout), "unsupported - ") {
 		t.Errorf("it ended with %d and printed\n%s%s", code, stdout, stderr)
+	}
+}
+
+// testChoose: of three backends the two stronger ones are not to be had, and the
+// reasons are told.
+func testChoose(t *testing.T, w *world) {
+	t.Helper()
+	stdout, stderr, code := w.shell("GLOVEBOX_STATE_DIR='" + filepath.Join(w.dir, "empty") + "' DOCKER_HOST='unix://" +
+		filepath.Join(w.dir, "none") + "' '" + programs.Build(t, "examples/choose") + "'")
+	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	want := []string{
+		"on subprocess, isolation process: 42",
+		"passed over gvisor, isolation kernel: ", "passed over docker, isolation container: ", "vm: unsupported",
+	}
+	if code != 0 || len(lines) != len(want) {
+		t.Fatalf("it ended with %d and printed\n%s%s", code, stdout, stderr)
+	}
+	for i, l := range lines {
+		if !strings.HasPrefix(l, want[i]) {
+			t.Errorf("it printed %q, want %q", l, want[i])
+		}
 	}
 }
 

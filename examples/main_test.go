@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,16 +59,18 @@ func (r report) lines() []string {
 
 // diagnosis is what the tests need of doctor's document.
 type diagnosis struct {
-	Backends []struct {
-		Name         string               `json:"name"`
-		Privilege    string               `json:"privilege"`
-		Health       backend.Health       `json:"health"`
-		Capabilities backend.Capabilities `json:"capabilities"`
-	} `json:"backends"`
+	Backends  []diagnosed `json:"backends"`
 	Languages []struct {
 		Language string `json:"language"`
 		Path     string `json:"path"`
 	} `json:"languages"`
+}
+
+type diagnosed struct {
+	Name         string               `json:"name"`
+	Privilege    string               `json:"privilege"`
+	Health       backend.Health       `json:"health"`
+	Capabilities backend.Capabilities `json:"capabilities"`
 }
 
 // world is a home and working directory with a copy of the examples.
@@ -77,19 +80,41 @@ type world struct {
 	env []string
 }
 
-// newWorld skips the test where the subprocess backend is not to be had.
+// newWorld is one in which everything runs on the subprocess backend, whatever
+// else this machine has. It skips the test where that is not to be had.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return worldOf(t, "subprocess")
+}
+
+// worldOf is one in which everything runs on that backend.
+func worldOf(t *testing.T, name string) *world {
+	t.Helper()
 	w := bareWorld(t)
-	var d diagnosis
-	w.decode(&d, "glovebox doctor --json")
-	h := d.Backends[0].Health
+	w.env = append(w.env, "GLOVEBOX_BACKEND="+name)
+	// Of a user who cannot enter root's images.
+	if rootfs := os.Getenv("GLOVEBOX_TEST_ROOTFS"); rootfs != "" && name == "gvisor" {
+		w.env = append(w.env, "GLOVEBOX_BACKENDS__GVISOR__WITH__ROOTFS="+rootfs)
+	}
+	h := w.diagnose(name).Health
 	why := h.Reason
 	if h.Available && h.Isolation < backend.IsolationProcess {
 		why = "the isolation is only " + h.Isolation.String()
 	}
-	testenv.Require(t, "subprocess", why)
+	testenv.Require(t, name, why)
 	return w
+}
+
+// diagnose is what doctor says of a backend, with that environment besides.
+func (w *world) diagnose(name string, env ...string) diagnosed {
+	w.t.Helper()
+	var d diagnosis
+	w.decode(&d, strings.Join(append(env, "glovebox doctor --json"), " "))
+	i := slices.IndexFunc(d.Backends, func(b diagnosed) bool { return b.Name == name })
+	if i < 0 {
+		w.t.Fatalf("doctor knows no backend %s", name)
+	}
+	return d.Backends[i]
 }
 
 // bareWorld has the programs on its PATH, before all others.

@@ -68,7 +68,7 @@ func TestExamples_areAllTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		if _, ok := tested[f]; !ok && filepath.Ext(f) != ".go" {
+		if _, ok := tested[f]; !ok && filepath.Ext(f) != ".go" && !slices.Contains(others(), f) {
 			t.Errorf("%s is not tested", f)
 		}
 		delete(tested, f)

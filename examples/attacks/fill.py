@@ -1,6 +1,6 @@
 """Attack: writes until the disk is full, then takes memory until it is killed.
 
-  glovebox run --memory 128MiB --disk 32MiB examples/attacks/fill.py
+  glovebox run --memory 256MiB --disk 32MiB examples/attacks/fill.py
 
 Inside, the disk ends after 32 MiB with "No space left on device", as a disk
 does. From outside: exit code 137 and "memory_limit" in the receipt; the host's
