@@ -67,7 +67,10 @@ type ran struct {
 func (g *glovebox) cmd(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, g.exe, args...)
 	cmd.Dir, cmd.SysProcAttr = g.dir, g.as
-	cmd.Env = []string{"HOME=" + g.dir, "PATH=" + os.Getenv("PATH"), "GLOVEBOX_STATE_DIR=" + filepath.Join(g.dir, "state"), "CANARY=hunter2"}
+	cmd.Env = []string{
+		"HOME=" + g.dir, "PATH=" + os.Getenv("PATH"), "GLOVEBOX_STATE_DIR=" + filepath.Join(g.dir, "state"),
+		"GLOVEBOX_BACKEND=subprocess", "CANARY=hunter2",
+	}
 	return cmd
 }
 
