@@ -14,6 +14,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/gvisor"
+	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
@@ -21,7 +22,8 @@ import (
 var builder testenv.Builder
 
 func TestMain(m *testing.M) {
-	gvisor.MaybeAgent()
+	gvisor.MaybeAgent() // so that this program can be the keeper
+	os.Setenv(box.EnvKeeperIdle, "200ms")
 	if dir := os.Getenv(envCreator); dir != "" {
 		creator(dir)
 		return
