@@ -4,6 +4,7 @@ package dockerbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -44,6 +45,7 @@ type maker struct {
 	agent    int
 	hostDisk bool          // the scratch is a tmpfs of the host's
 	binds    []launch.Bind // the caller's mounts
+	binary   string        // the agent's
 }
 
 // Make implements box.Driver.
@@ -113,11 +115,10 @@ func (m *maker) container() (engine.Container, error) {
 		c.Masked = launch.MaskedPaths()
 		c.Sysctls = map[string]string{"net.ipv4.ping_group_range": "1 0"}
 	}
-	binary, err := box.FindAgent(m.d.o.Name, m.d.o.Agent)
-	if err != nil {
+	if m.binary, err = box.FindAgent(m.d.o.Name, m.d.o.Agent); err != nil {
 		return c, err
 	}
-	c.Binds = append(c.Binds, engine.Bind{Source: binary, Target: launch.ContainedBinary})
+	c.Binds = append(c.Binds, engine.Bind{Source: m.binary, Target: launch.ContainedBinary})
 	for _, step := range []func(*engine.Container) error{m.shared, m.accounts, m.scratch, m.mounts} {
 		if err := step(&c); err != nil {
 			return c, err
@@ -132,7 +133,7 @@ func (m *maker) container() (engine.Container, error) {
 // Programs get them from the agent.
 func withoutVariables(env []string) (names []string) {
 	for _, v := range env {
-		if name, _, _ := strings.Cut(v, "="); name != "" && name != "PATH" {
+		if name, _, _ := strings.Cut(v, "="); name != "" {
 			names = append(names, name)
 		}
 	}
@@ -294,7 +295,7 @@ func (m *maker) run(ctx context.Context, b *body, l *net.UnixListener) (net.Conn
 		}
 		if err := m.d.engine.Start(ctx, b.id); err != nil {
 			s.Close() //nolint:errcheck // on the way out
-			return nil, err
+			return nil, m.withoutPaths(err)
 		}
 		st, err := m.d.engine.Inspect(ctx, b.id)
 		if err == nil {
@@ -308,7 +309,7 @@ func (m *maker) run(ctx context.Context, b *body, l *net.UnixListener) (net.Conn
 	}
 	// The agent may be there before the engine has said that it is.
 	if err := m.d.engine.Start(ctx, b.id); err != nil {
-		return nil, err
+		return nil, m.withoutPaths(err)
 	}
 	conn, err := m.accept(ctx, b, l)
 	if err != nil {
@@ -319,6 +320,21 @@ func (m *maker) run(ctx context.Context, b *body, l *net.UnixListener) (net.Conn
 		return nil, err
 	}
 	return conn, nil
+}
+
+// withoutPaths takes paths of this host out of a runtime's words.
+func (m *maker) withoutPaths(err error) error {
+	be, ok := errors.AsType[*backend.Error](err)
+	if !ok || be.Err == nil {
+		return err
+	}
+	pairs := []string{m.Store.Dir(), "(state)", m.binary, "(agent)"}
+	if m.info.RootDir != "" {
+		pairs = append(pairs, m.info.RootDir, "(engine)")
+	}
+	out := *be
+	out.Err = errors.New(strings.NewReplacer(pairs...).Replace(be.Err.Error()))
+	return &out
 }
 
 // accept waits for the agent, which also may end.
