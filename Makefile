@@ -22,6 +22,12 @@ all: build lint test ## build, lint, test
 build: ## bin/glovebox and the slim bin/glovebox-agent, both static
 	$(BUILD) -o bin/ ./cmd/glovebox ./cmd/glovebox-agent
 
+.PHONY: image
+image: ## the container image glovebox/glovebox:VERSION in this machine's Docker engine
+	@$(MAKE) --no-print-directory build >&2
+	@bin/glovebox image build base >&2
+	@$(GO) run ./packaging
+
 .PHONY: setup
 setup: ## what tests need: packages, runsc, Docker's engine, the base template
 	GO="$(GO)" scripts/setup

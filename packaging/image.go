@@ -80,7 +80,7 @@ func newBundle(base image.Image, bin string) (*bundle, error) {
 			return nil, err
 		}
 		_, err = io.Copy(sum, r)
-		r.Close() //nolint:errcheck // read side
+		r.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (p *bundle) importAs(ctx context.Context, e *engine.Engine, tag string) err
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(p.write(w)) //nolint:errcheck // it never fails
+		w.CloseWithError(p.write(w))
 	}()
 	defer func() {
 		r.Close() //nolint:errcheck // it never fails, and ends the writer
@@ -159,7 +159,7 @@ func (p *bundle) write(w io.Writer) error {
 		if err := out.WriteHeader(h); err != nil {
 			return err
 		}
-		if _, err := io.Copy(out, r); err != nil {
+		if _, err := io.Copy(out, r); err != nil { //nolint:gosec // an archive of our own store
 			return err
 		}
 	}

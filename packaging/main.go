@@ -61,12 +61,12 @@ func run(ctx context.Context, args []string) (ref string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer held.Close()
+	defer held.Close() //nolint:errcheck // read side
 	e, err := engine.Open("")
 	if err != nil {
 		return "", err
 	}
-	defer e.Close()
+	defer e.Close() //nolint:errcheck // idle connections
 	p, err := newBundle(base, *bin)
 	if err != nil {
 		return "", err

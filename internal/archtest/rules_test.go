@@ -70,6 +70,11 @@ func rules() []rule {
 			why:       "the command line uses what is assembled; subprocess turns it into an agent",
 		},
 		{
+			part: "packaging", own: []string{"backend", "internal/engine", "internal/image", "internal/launch"},
+			libraries: []string{"golang.org/x/sys"},
+			why:       "it makes the container image of what was built",
+		},
+		{
 			part: "cmd/glovebox-agent", own: []string{"internal/agent"},
 			why: "the slim agent is the agent and nothing else",
 		},

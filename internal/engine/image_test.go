@@ -83,6 +83,12 @@ func TestImport_refuses(t *testing.T) {
 		}
 		wantKind(t, err, backend.ErrInvalid, tt.field)
 	}
+	for name, s := range map[string]Start{"a user's line": {User: "a\nUSER root"}, "a directory's space": {Dir: "/a b"}} {
+		_, err := e.ImportStart(t.Context(), "x:1", labels(), s, bytes.NewReader(plain))
+		if backend.KindOf(err) != backend.ErrInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	// The archive ends in the middle: the daemon, not we, must notice.
 	r := io.MultiReader(bytes.NewReader(plain[:700]), errReader{})
 	if _, err := e.Import(t.Context(), newName(), labels(), r); err == nil {
