@@ -4,6 +4,7 @@ package gvisor_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/gvisor"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
 func TestSandbox_isGVisors(t *testing.T) {
@@ -185,7 +187,21 @@ func TestLimits_memory(t *testing.T) {
 func TestLimits_pids(t *testing.T) {
 	asBoth(t, func(t *testing.T, h *harness) {
 		sb := h.create(t, backend.Spec{Limits: backend.Limits{Pids: 40}})
-		got := run(t, sb, backend.Command{Args: []string{"python3", "-c", `
+		for name, script := range map[string]string{"processes": forks, "threads": threads} {
+			got := run(t, sb, backend.Command{Args: []string{"python3", "-c", script}})
+			if strings.TrimSpace(got.out) != "39" {
+				t.Errorf("%s: %q beside the first, %q", name, got.out, got.err)
+			}
+		}
+		if after := sh(t, sb, "echo on"); after.out != "on\n" {
+			t.Errorf("afterwards: %+v", after)
+		}
+	})
+}
+
+// What they print is how many they could start.
+const (
+	forks = `
 import os, time
 n = 0
 for _ in range(200):
@@ -196,15 +212,32 @@ for _ in range(200):
     if pid == 0:
         time.sleep(60); os._exit(0)
     n += 1
-print(n)
-os.kill(0, 9)`}})
-		if got.out != "" && strings.TrimSpace(got.out) != "39" {
-			t.Errorf("%q children beside their parent, %q", got.out, got.err)
-		}
-		if after := sh(t, sb, "echo on"); after.out != "on\n" {
-			t.Errorf("afterwards: %+v", after)
-		}
-	})
+print(n, flush=True)
+os.kill(0, 9)`
+	threads = `
+import os, threading, time
+n = 0
+for _ in range(200):
+    try:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    except RuntimeError:
+        break
+    n += 1
+print(n, flush=True)
+os._exit(0)`
+)
+
+// TestLimits_inodes: so many files as were asked for, in all places that can be
+// written together.
+func TestLimits_inodes(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	sb := h.create(t, backend.Spec{Limits: backend.Limits{Inodes: 200}})
+	got := sh(t, sb, "cd /tmp; n=0; while [ $n -lt 100 ] && : > $n; do n=$((n+1)); done; echo $n; cd ~; while [ $n -lt 300 ] && : > $n; do n=$((n+1)); done; echo $n")
+	var first, all int
+	if _, err := fmt.Sscan(got.out, &first, &all); err != nil || first != 100 || all < 150 || all > 200 || !strings.Contains(got.err, "No space left") {
+		t.Errorf("%q %q", got.out, got.err)
+	}
 }
 
 // TestPause: what is paused does not run, and can be killed.

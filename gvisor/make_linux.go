@@ -62,7 +62,8 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	l := m.Spec.Limits
 	// gVisor refuses to set this one, and its queues are its own.
 	cfg.Rlimits = slices.DeleteFunc(cfg.Rlimits, func(r launch.Rlimit) bool { return r.Resource == unix.RLIMIT_MSGQUEUE })
-	cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(l.Pids)})
+	// It lets one more be made than it says.
+	cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(max(l.Pids-1, 1))})
 	if _, ok := m.d.host.has("memory"); !ok {
 		cfg.MemoryWatch = l.Memory
 	}

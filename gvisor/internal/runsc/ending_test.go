@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -318,87 +317,5 @@ func TestUsage(t *testing.T) {
 	u, err := b.Usage(t.Context(), b.bin)
 	if err != nil || u.Memory <= 0 || u.Tasks < 1 {
 		t.Errorf("%+v %v", u, err)
-	}
-}
-
-// envMaker makes the test binary the maker of a scratch.
-const envMaker = "GLOVEBOX_TEST_MAKER"
-
-func maker(dir string) {
-	s := runsc.Scratch{Size: 4 << 20, Inodes: 100, Dirs: []runsc.ScratchDir{{Name: "home", Mode: 0o755}}}
-	if err := s.Make(dir); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("made")
-	select {}
-}
-
-func TestScratch_limitsInodesAndIsSwept(t *testing.T) {
-	t.Parallel()
-	testenv.NeedRoot(t)
-	b := newBox(t)
-	parent := filepath.Join(b.dir, "scratch")
-	if err := os.Mkdir(parent, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "mine")
-	s := runsc.Scratch{Size: 4 << 20, Inodes: 100, Dirs: []runsc.ScratchDir{
-		{Name: "home", Mode: 0o755, UID: 1000, GID: 1000}, {Name: "tmp", Mode: 0o1777 &^ 0o1000},
-	}}
-	if err := s.Make(dir); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := runsc.RemoveScratch(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := s.Make(dir); err == nil {
-		t.Error("made twice")
-	}
-	b.mountTmp(filepath.Join(dir, "tmp"))
-	before := tree(t, b.spec.Root)
-	k := b.start(t, true)
-	if got := k.ask(t, "inodes /tmp"); !strings.Contains(got, "no space") {
-		t.Errorf("inodes: %s", got)
-	}
-	if got := k.ask(t, "inodes /work"); got != "no limit" {
-		t.Logf("gVisor's own tmpfs has a limit by now: %s", got)
-	}
-	if after := tree(t, b.spec.Root); after != before {
-		t.Errorf("the host's root changed: %s\n%s", before, after)
-	}
-	b.group.Kill()
-	k.ended(t)
-
-	lost := filepath.Join(parent, "lost")
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), envMaker+"="+lost)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "made\n" {
-		t.Errorf("the maker says %q", line)
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	if err := runsc.SweepScratch(parent, func(name string) bool { return name == "mine" }); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(lost); err == nil {
-		t.Error("the lost one is still there")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "home")); err != nil {
-		t.Errorf("the one that is kept was swept: %v", err)
-	}
-	for range 2 {
-		if err := runsc.RemoveScratch(dir); err != nil {
-			t.Error(err)
-		}
 	}
 }

@@ -28,10 +28,6 @@ func TestMain(m *testing.M) {
 		creator(dir)
 		return
 	}
-	if dir := os.Getenv(envMaker); dir != "" {
-		maker(dir)
-		return
-	}
 	code := m.Run()
 	if err := builder.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -260,11 +256,6 @@ func tree(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return out.String()
-}
-
-// mountTmp binds a directory of the host's to /tmp.
-func (b *box) mountTmp(source string) {
-	b.spec.Mounts = append(b.spec.Mounts, oci.Mount{Kind: oci.Bind, Source: source, Target: "/tmp"})
 }
 
 // bindGuest has the guest lie in the root instead of being passed.

@@ -53,13 +53,6 @@ func answer(verb, arg string) string {
 		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		err := unix.Capget(&hdr, &data[0])
 		return fmt.Sprintf("%x %x %v", data[0].Effective, data[0].Inheritable, err)
-	case "inodes":
-		for n := range 10_000 {
-			if err := os.WriteFile(filepath.Join(arg, strconv.Itoa(n)), nil, 0o600); err != nil {
-				return fmt.Sprintf("%d %v", n, err)
-			}
-		}
-		return "no limit"
 	case "fill":
 		f, err := os.Create(filepath.Join(arg, "big"))
 		if err != nil {
