@@ -142,9 +142,11 @@ func TestCLI_flags(t *testing.T) {
 	w := bareWorld(t)
 	doc := document(t, "docs/cli.md")
 	for heading, commands := range map[string][]string{
-		"## glovebox run":    {"run"},
-		"## glovebox doctor": {"doctor"},
-		"## glovebox config": {"config show", "config validate", "config schema", "config trust"},
+		"## glovebox run":         {"run"},
+		"## glovebox image":       {"image build", "image list", "image rm"},
+		"## glovebox conformance": {"conformance"},
+		"## glovebox doctor":      {"doctor"},
+		"## glovebox config":      {"config show", "config validate", "config schema", "config trust"},
 	} {
 		want, got := map[string]string{}, map[string]string{}
 		for _, c := range commands {
