@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -115,19 +116,19 @@ func packaged(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := store.Get("base")
-	if err != nil {
+	if _, err := store.Get("base"); err != nil {
 		testenv.Require(t, "docker", err.Error())
 	}
 	bin := filepath.Dir(builder.Build(t, "cmd/glovebox"))
 	builder.Build(t, "cmd/glovebox-agent")
+	program := builder.Build(t, "packaging")
+	// The program and not its functions: with the race detector those are slow.
 	made.Do(func() {
-		b, err := newBundle(base, bin)
-		if err == nil {
-			err = b.makeImage(t.Context(), e, tag)
-		}
-		if err != nil {
-			t.Error(err)
+		var stderr strings.Builder
+		cmd := exec.CommandContext(t.Context(), program, "-bin", bin, "-tag", tag)
+		cmd.Stderr = &stderr
+		if out, err := cmd.Output(); err != nil || string(out) != tag+"\n" {
+			t.Errorf("%v, %q, %s", err, out, stderr.String())
 		}
 	})
 	if _, err := e.Image(t.Context(), tag); err != nil {
