@@ -199,6 +199,35 @@ func TestLimits_pids(t *testing.T) {
 	})
 }
 
+// TestLimits_cpu: by the host's account, since the time that gVisor's kernel
+// tells its programs counts what they wait for a processor too.
+func TestLimits_cpu(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	share := func(cpus float64) float64 {
+		sb := h.create(t, backend.Spec{Limits: backend.Limits{CPUs: cpus}})
+		m, ok := backend.As[backend.Meter](sb)
+		if !ok {
+			t.Fatal("no Meter")
+		}
+		used := func() time.Duration {
+			u, err := m.Usage(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return u.CPU
+		}
+		began, before := time.Now(), used()
+		sh(t, sb, "end=$((SECONDS+3)); while [ $SECONDS -lt $end ]; do :; done")
+		return (used() - before).Seconds() / time.Since(began).Seconds()
+	}
+	whole, fifth := share(1), share(0.2)
+	t.Logf("%.2f of a core, %.2f with a fifth", whole, fifth)
+	if fifth > 0.27 || fifth < 0.05 {
+		t.Errorf("a fifth of a core is %.2f", fifth)
+	}
+}
+
 // What they print is how many they could start.
 const (
 	forks = `
