@@ -27,7 +27,7 @@ func TestImage_declares(t *testing.T) {
 		"USER nobody", `ENTRYPOINT ["/evil"]`, `CMD ["/evil"]`, "WORKDIR /evil", "VOLUME /tmp", "EXPOSE 80",
 		`HEALTHCHECK --interval=1s CMD echo x > /tmp/checked`, "ONBUILD RUN /evil", "LABEL dev.glovebox.store=evil",
 	}
-	for _, v := range strings.Fields("A B C") {
+	for v := range strings.FieldsSeq("A B C") {
 		changes = append(changes, "ENV LONG_"+v+"="+long)
 	}
 	ref := image(t, "", nil, changes...)

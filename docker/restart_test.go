@@ -14,14 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/internal/engine"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 	"github.com/glovebox-dev/glovebox/internal/tree"
-
-	"golang.org/x/sys/unix"
 )
 
 // daemon is a second engine of a test's own, which may be restarted.

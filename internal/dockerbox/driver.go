@@ -231,8 +231,7 @@ func (d *Driver) Probe(ctx context.Context) backend.Health {
 		return h
 	}
 	h.Reason, h.Took = err.Error(), time.Since(began)
-	var be *backend.Error
-	if errors.As(err, &be) {
+	if be, ok := errors.AsType[*backend.Error](err); ok {
 		h.Fix = be.Fix
 	}
 	return h

@@ -109,7 +109,7 @@ func (d *Driver) bring(ctx context.Context, img image.Image) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // read side
+	defer f.Close()
 	_, err = d.engine.Import(ctx, img.Ref(), img.Labels(), f)
 	return err
 }

@@ -152,7 +152,7 @@ func (m *maker) shared(c *engine.Container) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(dir, 0o777); err != nil {
 		return err
 	}
 	c.Binds = append(c.Binds, engine.Bind{Source: dir, Target: launch.ContainedDir, Writable: true})
@@ -192,7 +192,7 @@ func (m *maker) accounts(c *engine.Container) error {
 	}
 	for name, data := range files {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // programs inside read it
+		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
 		c.Binds = append(c.Binds, engine.Bind{Source: path, Target: "/etc/" + name})
@@ -247,12 +247,12 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 		if l, err = box.ListenIn(filepath.Join(m.Dir, runName), launch.HostSocket); err != nil {
 			return nil, err
 		}
-		defer l.Close()                                                                           //nolint:errcheck // one connection is all there is
-		if err := os.Chmod(filepath.Join(m.Dir, runName, launch.HostSocket), 0o666); err != nil { //nolint:gosec // its directory is the store's
+		defer l.Close() //nolint:errcheck // one connection is all there is
+		if err := os.Chmod(filepath.Join(m.Dir, runName, launch.HostSocket), 0o666); err != nil {
 			return nil, err
 		}
 	}
-	m.Undo(func() {
+	m.Undo(func() { //nolint:contextcheck // an undo outlives the caller's context
 		ctx, cancel := box.CleanupContext()
 		defer cancel()
 		b.undo(ctx)
@@ -273,7 +273,7 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 	cfg := m.config()
 	hello, err := box.Greet(ctx, conn, cfg)
 	if err != nil {
-		return nil, m.explain(b, err)
+		return nil, m.explain(b, err) //nolint:contextcheck // its look has a deadline of its own
 	}
 	if os.Geteuid() == 0 && !m.d.o.Sentry {
 		if err := m.verify(b.proc.PID); err != nil {

@@ -219,7 +219,7 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 		NetworkMode: container.NetworkMode(orDefault(c.Network, "none")),
 		// ReadonlyPaths stays nil, which is the engine's own list.
 		MaskedPaths: masked,
-		CapDrop: []string{"ALL"}, CapAdd: c.CapAdd, CgroupnsMode: container.CgroupnsModePrivate,
+		CapDrop:     []string{"ALL"}, CapAdd: c.CapAdd, CgroupnsMode: container.CgroupnsModePrivate,
 		IpcMode: container.IPCModePrivate, ShmSize: c.SharedMemory, OomScoreAdj: c.OOMScoreAdj,
 		ReadonlyRootfs: !c.WritableRoot, SecurityOpt: []string{"no-new-privileges"},
 		Runtime: c.Runtime, Sysctls: c.Sysctls, Tmpfs: c.Tmpfs, Init: &no,
