@@ -187,7 +187,14 @@ while time.monotonic() < end: pass
 print(time.process_time())
 `
 	used := func(cpus float64) float64 {
-		got := t.good(t.python(ctx, t.limited(ctx, backend.Limits{CPUs: cpus}), program))
+		sb := t.limited(ctx, backend.Limits{CPUs: cpus})
+		m, counted := backend.As[backend.Meter](sb)
+		began, before := time.Now(), t.cpu(ctx, m)
+		got := t.good(t.python(ctx, sb, program))
+		if after := t.cpu(ctx, m); counted && after > before {
+			// From outside: an emulated kernel's own clock is no judge.
+			return (after - before).Seconds() * 2 / time.Since(began).Seconds()
+		}
 		s, err := strconv.ParseFloat(strings.TrimSpace(got), 64)
 		if err != nil {
 			t.Fatalf("%q", got)
@@ -206,6 +213,18 @@ print(time.process_time())
 	if s := used(0.2); s > 0.65 {
 		t.Errorf("%v s of CPU in 2 s", s)
 	}
+}
+
+// cpu is what a sandbox has used so far; 0 without a meter.
+func (t *T) cpu(ctx context.Context, m backend.Meter) time.Duration {
+	if m == nil {
+		return 0
+	}
+	u, err := m.Usage(ctx)
+	if err != nil {
+		t.Fatalf("usage: %v", err)
+	}
+	return u.CPU
 }
 
 func outputTruncated(ctx context.Context, t *T) {
