@@ -18,8 +18,8 @@ func sleeper(t *testing.T) (p state.Proc, end func()) {
 		t.Fatal(err)
 	}
 	end = func() {
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
-		cmd.Wait()         //nolint:errcheck // likewise
+		cmd.Process.Kill()
+		cmd.Wait()
 	}
 	t.Cleanup(end)
 	start, err := state.StartTime(cmd.Process.Pid)

@@ -59,7 +59,7 @@ func Ref(ctx context.Context) (ref, unavailable string) {
 	if err != nil {
 		return "", err.Error()
 	}
-	defer archive.Close() //nolint:errcheck // read side
+	defer archive.Close()
 	if _, err := e.Import(ctx, img.Ref(), img.Labels(), archive); err != nil {
 		return "", err.Error()
 	}
