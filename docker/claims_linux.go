@@ -60,8 +60,11 @@ func claims(root bool, landlock int) map[backend.Control]backend.Claim {
 		backend.ControlSyscalls:    enforced("seccomp: the container's profile and the agent's filter"),
 		backend.ControlMountsRO:    enforced("read-only binds"),
 		backend.ControlAgent:       enforced("own uid"),
-		backend.ControlOwnUID:      enforced("host uid range of its own, or the engine's user namespace"),
-		backend.ControlSync:        bestEffort("", "sync storms reach the host's other disks"),
+		backend.ControlOwnUID: {
+			Enforcement: backend.Enforced, Mechanism: "host uid range of its own, or the engine's user namespace",
+			Note: "root inside is the host's uid without capabilities, unless the engine maps users: what the kernel counts for each uid, such as inotify instances, it shares",
+		},
+		backend.ControlSync: bestEffort("", "sync storms reach the host's other disks"),
 	}
 	if landlock > 0 {
 		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", landlock))
