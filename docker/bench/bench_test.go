@@ -143,12 +143,12 @@ func timed(f func() error) func() (time.Duration, error) {
 	}
 }
 
-// medians runs the measurements in turn b.N times and reports each one's median
-// and its ratio to those that it is compared with.
-func (f *fixture) medians(names []string, against []int, measure ...func() (time.Duration, error)) {
+// medians runs the measurements in turn b.N times, but at most so often, and
+// reports each one's median and the first's ratio to those against.
+func (f *fixture) medians(most int, names []string, against []int, measure ...func() (time.Duration, error)) {
 	f.Helper()
 	took := make([][]time.Duration, len(measure))
-	for f.Loop() {
+	for range min(f.N, most) {
 		for i, m := range measure {
 			d, err := m()
 			if err != nil {
@@ -176,7 +176,7 @@ func BenchmarkCold(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			g := *f
 			g.B = b
-			g.medians([]string{"cold", "docker_run"}, []int{1},
+			g.medians(50, []string{"cold", "docker_run"}, []int{1},
 				func() (time.Duration, error) { return g.sandboxOutput(args...) },
 				func() (time.Duration, error) { return g.firstOutput(args...) })
 		})
@@ -203,7 +203,7 @@ func BenchmarkWarm(b *testing.B) {
 	if err := f.e.Start(b.Context(), made.ID); err != nil {
 		b.Fatal(err)
 	}
-	f.medians([]string{"warm", "docker_exec", "bare"}, []int{1, 2},
+	f.medians(50, []string{"warm", "docker_exec", "bare"}, []int{1, 2},
 		timed(func() error {
 			exit, err := backend.RunIn(b.Context(), sb, backend.Command{Args: []string{"/bin/true"}})
 			if err == nil && !exit.Success() {
@@ -292,7 +292,7 @@ func BenchmarkMany(b *testing.B) {
 			return errors.Join(errs...)
 		})
 	}
-	f.medians([]string{"sandboxes", "containers"}, []int{1},
+	f.medians(1, []string{"sandboxes", "containers"}, []int{1},
 		twoAtATime(func() error {
 			sb, err := f.ex.Create(b.Context(), backend.Spec{})
 			if err != nil {
@@ -377,7 +377,7 @@ func BenchmarkOutput(b *testing.B) {
 			return err
 		})
 	}
-	f.medians([]string{"warm", "pipe"}, []int{1},
+	f.medians(5, []string{"warm", "pipe"}, []int{1},
 		count(func(w io.Writer) error {
 			_, err := backend.RunIn(b.Context(), sb, backend.Command{Args: args, Output: backend.Output{Stdout: w}, Timeout: 2 * time.Minute})
 			return err
