@@ -67,6 +67,7 @@ func functionals() []functional {
 		{"subprocess-userns", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
 		{"subprocess-restricted", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
 		{"docker", "docker", asRoot, nil, nil, dockerTarget},
+		{"gvisor-docker", "gvisor", asRoot, nil, nil, gvisorDockerTarget},
 		{"gvisor-root", "gvisor", asRoot, nil, nil, gvisorTarget},
 		{"gvisor-rootless", "gvisor", asNobody, nil, nil, gvisorTarget},
 	}
@@ -94,6 +95,19 @@ func gvisorTarget(t *testing.T) (conformance.Target, string) {
 		t.Fatal(err)
 	}
 	return target, unavailable
+}
+
+// gvisorDockerTarget makes containers under gVisor on this machine's engine.
+func gvisorDockerTarget(t *testing.T) (conformance.Target, string) {
+	_, unavailable := testimage.Ref(t.Context())
+	cfg := gvisor.Config{Via: gvisor.ViaDocker, Agent: agentBinary(t), StateDir: t.TempDir()}
+	if unavailable == "" {
+		unavailable = testimage.Share(cfg.StateDir)
+	}
+	return conformance.Target{
+		Open:    func(ctx context.Context) (backend.Executor, error) { return gvisor.Open(ctx, cfg) },
+		Witness: witness(cfg.StateDir),
+	}, unavailable
 }
 
 // dockerTarget makes containers on this machine's engine.

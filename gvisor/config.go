@@ -61,8 +61,16 @@ type Config struct {
 	Runsc string `json:"runsc,omitempty"`
 	// Platform is systrap when empty.
 	Platform Platform `json:"platform,omitempty"`
-	// Via is runsc itself when empty. Docker is not offered yet.
+	// Via is runsc itself when empty. Docker makes the sandboxes as containers of
+	// an engine that has runsc; Runsc, Platform, Rootfs, Privilege and
+	// CgroupParent are not for it, and Templates name the engine's images.
 	Via Via `json:"via,omitempty"`
+	// Host is the engine's address, Runtime its runtime that is runsc, and Image
+	// the image of sandboxes without a template, with Via docker. Empty:
+	// DOCKER_HOST, else the default socket; runsc-nonet; the template base.
+	Host    string `json:"host,omitempty"`
+	Runtime string `json:"runtime,omitempty"`
+	Image   string `json:"image,omitempty"`
 	// Rootfs is a directory with a root file system for sandboxes without a
 	// template. Empty: the image "base", which `glovebox image build base` makes.
 	Rootfs string `json:"rootfs,omitempty"`
@@ -105,10 +113,22 @@ func (c Config) Validate() error {
 	}
 	switch c.Via {
 	case ViaRunsc:
+		for field, v := range map[string]string{"host": c.Host, "runtime": c.Runtime, "image": c.Image} {
+			if v != "" {
+				return refuse(field, "set via: docker, or leave it out", errors.New("it is the engine's"))
+			}
+		}
 	case ViaDocker:
-		return refuse("via", "leave it empty", errors.New("gVisor through Docker is not offered yet"))
+		for field, set := range map[string]bool{
+			"runsc": c.Runsc != "", "platform": c.Platform != "", "rootfs": c.Rootfs != "",
+			"privilege": c.Privilege != "", "cgroup_parent": c.CgroupParent != "",
+		} {
+			if set {
+				return refuse(field, "leave it out, or leave via out", errors.New("through Docker the engine decides it"))
+			}
+		}
 	default:
-		return refuse("via", "leave it empty", fmt.Errorf("unknown way %q", c.Via))
+		return refuse("via", "leave it empty", fmt.Errorf("unknown way %q, known is docker", c.Via))
 	}
 	for field, p := range map[string]string{"agent": c.Agent, "rootfs": c.Rootfs, "state_dir": c.StateDir, "runsc": c.Runsc} {
 		if p != "" && (!filepath.IsAbs(p) || strings.ContainsRune(p, 0)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/gvisor/internal/runsc"
 	"github.com/glovebox-dev/glovebox/internal/box"
+	"github.com/glovebox-dev/glovebox/internal/dockerbox"
 	"github.com/glovebox-dev/glovebox/internal/image"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
@@ -18,7 +19,8 @@ import (
 // Executor makes sandboxes under gVisor. It is safe for concurrent use.
 type Executor struct {
 	*box.Executor
-	d *driver
+	d      *driver           // nil with Via docker
+	docker *dockerbox.Driver // nil otherwise
 }
 
 // MaybeAgent turns this process into a sandbox's agent when it was started as
@@ -32,6 +34,9 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Via == ViaDocker {
+		return openDocker(ctx, cfg)
+	}
 	h, err := look(cfg)
 	if err != nil {
 		return nil, &backend.Error{Op: "open", Kind: backend.ErrUnavailable, Backend: driverName, Err: err}
@@ -44,7 +49,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	// An unwritable journal refuses Create, never Open or Destroy.
 	d.serr = err
 	d.ex = box.New(ctx, d, box.Options{Store: d.store, StoreErr: err, Config: cfg})
-	return &Executor{d.ex, d}, nil
+	return &Executor{Executor: d.ex, d: d}, nil
 }
 
 // driver makes the bundles that runsc is started on.

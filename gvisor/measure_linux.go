@@ -19,6 +19,9 @@ func Measure(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	defer ex.Close() //nolint:errcheck,contextcheck // nothing of a measurement is kept; Close takes no context
+	if ex.docker != nil {
+		return ex.measureDocker(ctx), nil
+	}
 	d := ex.d
 	return Report{Privilege: d.host.privilege, Capabilities: d.caps, Facts: d.facts(ctx), Health: d.Probe(ctx)}, nil
 }

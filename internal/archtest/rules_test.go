@@ -31,7 +31,7 @@ func rules() []rule {
 		},
 		{
 			part:      "gvisor",
-			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state"},
+			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/dockerbox", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "as for subprocess, and its root file systems are images",
 		},
@@ -42,7 +42,7 @@ func rules() []rule {
 		{
 			part: "internal/dockerbox",
 			own: []string{
-				"backend", "internal/agent/boot", "internal/box", "internal/engine", "internal/image", "internal/launch", "internal/state",
+				"backend", "internal/agent/boot", "internal/box", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/state",
 			},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "containers of an engine, for the drivers that make them",

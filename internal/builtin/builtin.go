@@ -7,6 +7,7 @@ import (
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/gvisor"
+	"github.com/glovebox-dev/glovebox/internal/image"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
@@ -55,20 +56,31 @@ func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Confi
 
 func openGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (backend.Executor, error) {
 	all := specs(env)
-	var err error
-	if cfg.Templates, err = directories(all, cfg.Templates); err != nil {
+	if err := gvisorTemplates(env, all, &cfg); err != nil {
 		return nil, err
 	}
 	ex, err := gvisor.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Via == gvisor.ViaDocker {
+		return ex, nil
+	}
 	return &templated{Executor: ex, specs: all}, nil
 }
 
+// gvisorTemplates gives cfg its templates: directories, or an engine's images.
+func gvisorTemplates(env registry.Env, all map[string]image.Spec, cfg *gvisor.Config) (err error) {
+	if cfg.Via == gvisor.ViaDocker {
+		cfg.Templates = engineImages(env, cfg.Templates)
+		return nil
+	}
+	cfg.Templates, err = directories(all, cfg.Templates)
+	return err
+}
+
 func probeGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (registry.Report, error) {
-	var err error
-	if cfg.Templates, err = directories(specs(env), cfg.Templates); err != nil {
+	if err := gvisorTemplates(env, specs(env), &cfg); err != nil {
 		return registry.Report{}, err
 	}
 	m, err := gvisor.Measure(ctx, cfg)

@@ -94,7 +94,11 @@ func (d *Driver) Close() error { return d.engine.Close() }
 
 // Needs implements box.Driver.
 func (d *Driver) Needs(backend.Spec) box.Needs {
-	return box.Needs{Dir: true, UIDs: d.leases(), Socket: runName + "/" + launch.AgentSocket}
+	n := box.Needs{Dir: true, UIDs: d.leases()}
+	if !d.o.Stdio {
+		n.Socket = runName + "/" + launch.AgentSocket
+	}
+	return n
 }
 
 // leases tells whether each sandbox has host uids of its own: in gVisor the

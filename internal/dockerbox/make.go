@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/engine"
+	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/state"
 )
@@ -115,6 +117,11 @@ func (m *maker) container() (engine.Container, error) {
 		c.Masked = launch.MaskedPaths()
 		c.Sysctls = map[string]string{"net.ipv4.ping_group_range": "1 0"}
 	}
+	if m.d.o.Sentry {
+		// gVisor's own hard limits are lower than what the agent sets, and
+		// raising one takes a capability that it does not have.
+		c.Ulimits = ulimits(m.config().Rlimits)
+	}
 	if m.binary, err = box.FindAgent(m.d.o.Name, m.d.o.Agent); err != nil {
 		return c, err
 	}
@@ -138,6 +145,18 @@ func withoutVariables(env []string) (names []string) {
 		}
 	}
 	return names
+}
+
+// ulimits are those of the commands' limits that the container must have, so that
+// the agent can set them.
+func ulimits(limits []launch.Rlimit) (out []engine.Ulimit) {
+	names := map[int]string{unix.RLIMIT_MEMLOCK: "memlock"}
+	for _, l := range limits {
+		if name, ok := names[l.Resource]; ok {
+			out = append(out, engine.Ulimit{Name: name, Soft: int64(l.Value), Hard: int64(l.Value)})
+		}
+	}
+	return out
 }
 
 // shared is the directory that agent and launcher share.
@@ -390,8 +409,15 @@ func (m *maker) config() *launch.Config {
 	}
 	maps.Copy(env, m.Spec.Env)
 	cfg.Env = env
+	pids := m.Spec.Limits.Pids
+	if m.d.o.Sentry {
+		// gVisor knows no such limit, and lets one process more through than the
+		// limit of processes says.
+		cfg.Rlimits = slices.DeleteFunc(cfg.Rlimits, func(r launch.Rlimit) bool { return r.Resource == unix.RLIMIT_MSGQUEUE })
+		pids = max(pids-1, 1)
+	}
 	if m.Lease != nil || m.d.o.Sentry {
-		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(m.Spec.Limits.Pids)})
+		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(pids)})
 	}
 	return cfg
 }
@@ -411,6 +437,16 @@ func (m *maker) made(b *body, conn net.Conn, hello launch.Hello) (*box.Made, err
 			return nil, err
 		}
 		os.Remove(filepath.Join(m.Dir, runName, launch.HostSocket)) //nolint:errcheck // nobody listens there any more
+	}
+	if stream, ok := conn.(*engine.Stream); ok && m.Spec.Keep {
+		d, err := stream.Detach()
+		if err != nil {
+			return nil, err
+		}
+		made.Stream = &keeper.Stream{
+			Files: []*os.File{d.File}, Framing: keeper.DockerAttach, Ahead: d.Ahead, Left: d.Left, LeftError: d.LeftError,
+		}
+		return made, nil
 	}
 	if m.Spec.Keep {
 		made.Dial = box.Dialer(filepath.Join(m.Dir, runName, launch.AgentSocket))
