@@ -33,7 +33,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ex.Close()) }() //nolint:contextcheck // it takes none
+	defer func() { err = errors.Join(err, ex.Close()) }()
 	if err := strongest(ctx, ex); err != nil {
 		return err
 	}
@@ -53,11 +53,11 @@ func open(ctx context.Context) (*router.Router, error) {
 	}
 	engine, err := docker.Open(ctx, docker.DefaultConfig())
 	if err != nil {
-		return nil, errors.Join(err, strong.Close()) //nolint:contextcheck // it takes none
+		return nil, errors.Join(err, strong.Close())
 	}
 	plain, err := subprocess.Open(ctx, subprocess.DefaultConfig())
 	if err != nil {
-		return nil, errors.Join(err, strong.Close(), engine.Close()) //nolint:contextcheck // they take none
+		return nil, errors.Join(err, strong.Close(), engine.Close())
 	}
 	return router.New([]router.Candidate{
 		{Name: "gvisor", Executor: strong}, {Name: "docker", Executor: engine}, {Name: "subprocess", Executor: plain},

@@ -33,7 +33,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ex.Close()) }() //nolint:contextcheck // it takes none
+	defer func() { err = errors.Join(err, ex.Close()) }()
 	if err := once(ctx, ex); err != nil {
 		return err
 	}
