@@ -276,7 +276,7 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 		defer cancel()
 		b.undo(ctx)
 	})
-	made, err := m.d.engine.Create(ctx, c)
+	made, err := m.create(ctx, c)
 	b.id = made.ID
 	if err != nil {
 		return nil, err
@@ -303,6 +303,41 @@ func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error
 		return nil, m.d.refuse(backend.ErrUnavailable, "runtime", fmt.Sprintf("the kernel in it is not gVisor's but calls itself %s", box.Sanitize(hello.Kernel)), "make the runtime runsc")
 	}
 	return m.made(b, conn, hello)
+}
+
+// lateAnswer is how long the answer of an engine is waited for that nobody
+// needs but to undo what it has done.
+const lateAnswer = 5 * time.Second
+
+// create makes the container. An engine goes on making it though the call is
+// given up, and then it cannot be removed yet: so the answer is waited for.
+func (m *maker) create(ctx context.Context, c engine.Container) (engine.Created, error) {
+	type answer struct {
+		made engine.Created
+		err  error
+	}
+	if err := ctx.Err(); err != nil {
+		return engine.Created{}, err
+	}
+	held, give := context.WithCancel(context.WithoutCancel(ctx))
+	defer give()
+	done := make(chan answer, 1)
+	go func() {
+		made, err := m.d.engine.Create(held, c)
+		done <- answer{made, err}
+	}()
+	select {
+	case a := <-done:
+		return a.made, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-done:
+		return a.made, ctx.Err()
+	case <-time.After(lateAnswer):
+		give()
+		return (<-done).made, ctx.Err()
+	}
 }
 
 // run starts the container and connects to its agent.
