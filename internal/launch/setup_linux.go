@@ -39,7 +39,7 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if err := prepareRoot(cfg); err != nil {
 		return nil, err
 	}
-	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs}}
+	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs, Victim: cfg.Mode == ModeContained}}
 	if cfg.Mode == ModeContained {
 		// Before the filter, which refuses some of what it looks at.
 		sb.Sentry, _ = sentry.Observe().GVisor()

@@ -34,6 +34,9 @@ type cloneArgs struct {
 	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
+// atFDCWD is AT_FDCWD as an argument.
+const atFDCWD = ^uintptr(99)
+
 // stage is the step of the child that went wrong.
 type stage uintptr
 
@@ -90,6 +93,10 @@ type plan struct {
 	report   int
 	separate bool
 	noPidfd  bool
+	// victim has the child be the kernel's first choice when memory is short:
+	// the path and the bytes to write there.
+	victimPath, victimScore *byte
+	victimLen               uintptr
 }
 
 // fork runs the child of p and returns its pid and pidfd. The calling thread
@@ -104,6 +111,7 @@ type plan struct {
 func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	var (
 		i     int
+		fd    uintptr
 		e     syscall.Errno
 		told  [2]uint64
 		zero  = [1]byte{'0'}
@@ -146,6 +154,15 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	p.failed = stageSession
 	if _, _, e = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); e != 0 {
 		goto fail
+	}
+	if p.victimPath != nil {
+		// As far as there is such a thing. While the child shares the agent's
+		// memory its files in /proc are root's, like those of the agent.
+		syscall.RawSyscall(unix.SYS_SETFSUID, 0, 0, 0)
+		if fd, _, e = syscall.RawSyscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(p.victimPath)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); e == 0 {
+			syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(p.victimScore)), p.victimLen)
+			syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		}
 	}
 	p.failed = stageFiles
 	for i = 0; i < 3; i++ {

@@ -49,6 +49,9 @@ type Confinement struct {
 	// Filter is a seccomp program each command installs for itself, on top of
 	// what it inherits from the agent.
 	Filter []unix.SockFilter
+	// Victim has the kernel choose commands before the agent when they are out
+	// of memory together.
+	Victim bool
 }
 
 // Rlimit is a resource limit: unix.RLIMIT_NOFILE and a value for both its soft
@@ -108,6 +111,14 @@ func (a *Attr) plan() (*plan, error) {
 		}
 	}
 	if c := a.Confine; c != nil {
+		if c.Victim {
+			const score = "1000\x00"
+			if p.victimPath, err = syscall.BytePtrFromString("/proc/self/oom_score_adj"); err != nil {
+				return nil, &Error{Stage: stageFiles.String(), Errno: unix.EINVAL}
+			}
+			b := []byte(score)
+			p.victimScore, p.victimLen = &b[0], uintptr(len(score)-1)
+		}
 		p.join = append(p.join, c.Join...)
 		if len(c.Filter) > 0 {
 			p.filter = &unix.SockFprog{Len: uint16(len(c.Filter)), Filter: &c.Filter[0]}

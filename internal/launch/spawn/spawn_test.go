@@ -171,6 +171,22 @@ func TestReaper_limitsAndDescriptorsReachTheCommand(t *testing.T) {
 	}
 }
 
+func TestReaper_victims(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, r *spawn.Reaper) {
+		t.Helper()
+		a := sh("cat /proc/self/oom_score_adj")
+		a.Confine = &spawn.Confinement{Victim: true}
+		if out, st, err := run(t, r, a); err != nil || out != "1000\n" || st.Code != 0 {
+			t.Errorf("%q %+v %v", out, st, err)
+		}
+		a.Confine.Victim = false
+		if out, _, err := run(t, r, a); err != nil || out == "1000\n" {
+			t.Errorf("control: %q %v", out, err)
+		}
+	})
+}
+
 func TestReaper_manyAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newReaper(t, spawn.Options{})
