@@ -233,7 +233,7 @@ func (s *start) attributes() *syscall.SysProcAttr {
 		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Geteuid(), Size: 1}}
 		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: launch.UserUID, HostID: os.Getegid(), Size: 1}}
 		sys.AmbientCaps = setupCaps()
-	case launch.ModeRestricted, launch.ModePlain:
+	case launch.ModeRestricted, launch.ModePlain, launch.ModeContained:
 	}
 	return sys
 }

@@ -35,6 +35,7 @@ func privilegeOf(m launch.Mode) Privilege {
 		return PrivilegeRestricted
 	case launch.ModePlain:
 		return PrivilegeNone
+	case launch.ModeContained: // a container runtime's
 	}
 	return ""
 }
@@ -60,7 +61,7 @@ func (d *driver) moreOf() string {
 		return "allow unprivileged user namespaces (" + d.host.why + "), or run as root"
 	case launch.ModePlain:
 		return "drop privilege: none"
-	case launch.ModeMapped:
+	case launch.ModeMapped, launch.ModeContained:
 	}
 	return ""
 }

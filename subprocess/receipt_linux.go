@@ -43,6 +43,7 @@ func privileges(m launch.Mode) string {
 		return "unprivileged"
 	case launch.ModePlain:
 		return "none"
+	case launch.ModeContained: // a container runtime's
 	}
 	return string(m)
 }

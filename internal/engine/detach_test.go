@@ -15,8 +15,8 @@ func TestStreamDetach(t *testing.T) {
 	for _, size := range []int{1, 3, 5} {
 		near, far := socketPair(t)
 		go func() {
-			io.WriteString(far, frames) //nolint:errcheck // the reader tells
-			far.Close()                 //nolint:errcheck // likewise
+			io.WriteString(far, frames)
+			far.Close()
 		}()
 		s := &Stream{conn: near, in: bufio.NewReader(near)}
 		got := make([]byte, size)
@@ -55,21 +55,21 @@ func readers(parts ...[]byte) io.Reader {
 	r, w := io.Pipe()
 	go func() {
 		for _, p := range parts {
-			w.Write(p) //nolint:errcheck // the reader tells
+			w.Write(p)
 		}
-		w.Close() //nolint:errcheck // likewise
+		w.Close()
 	}()
 	return r
 }
 
 func socketPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	near, err = net.Dial("tcp", l.Addr().String()) //nolint:noctx // a test's
+	near, err = net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
