@@ -5,6 +5,7 @@ package box
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -55,6 +56,9 @@ func (ex *Executor) Sweep(ctx context.Context) error {
 	live, err := ex.store.Live()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
+	}
+	if os.Geteuid() == 0 {
+		errs = append(errs, state.TidyUIDs(""))
 	}
 	for _, id := range found {
 		if _, ok := live[id]; !ok {

@@ -94,8 +94,35 @@ func TestUIDLease_handedLivesWithItsProcess(t *testing.T) {
 	if take() {
 		t.Error("the range of a running process was leased again")
 	}
+	held, err := state.LeaseSlot(dir, 8)
+	if err != nil || held == nil {
+		t.Fatal(held, err)
+	}
+	left := func() (names []string) {
+		t.Helper()
+		if err := state.TidyUIDs(dir); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	if got := left(); len(got) != 2 {
+		t.Errorf("held and handed: %q are left", got)
+	}
 	end()
 	if !take() {
 		t.Error("the range of an ended process stays taken")
+	}
+	if got := left(); len(got) != 1 || got[0] != "8" {
+		t.Errorf("%q are left", got)
+	}
+	if err := held.Release(); err != nil {
+		t.Error(err)
 	}
 }

@@ -81,6 +81,39 @@ func lease(dir string, slot int) (*UIDLease, error) {
 	return nil, nil //nolint:nilnil // taken
 }
 
+// TidyUIDs removes the files of leases in dir, UIDLeaseDir when empty, that
+// nobody holds: those of processes that were killed, or whose sandbox somebody
+// else ended. They could be leased again all the same.
+func TidyUIDs(dir string) error {
+	if dir == "" {
+		dir = UIDLeaseDir
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return diskError("list the uids", dir, err)
+	}
+	for _, e := range entries {
+		slot, err := strconv.Atoi(e.Name())
+		if err != nil || slot < 0 || slot >= UIDLeases {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|noFollow, 0)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		// Whoever is about to lease it looks, once it has the lock, whether the
+		// file is still there.
+		if ok, err := tryLock(f); err == nil && ok && stillThere(f, f.Name()) && !handed(f) {
+			os.Remove(f.Name()) //nolint:errcheck // the next time
+		}
+		f.Close() //nolint:errcheck // read side
+	}
+	return nil
+}
+
 // Base is the first uid and gid of the range.
 func (l *UIDLease) Base() uint32 {
 	return firstUID + uint32(l.slot)*UIDLeaseSize
