@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/builtin"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 )
@@ -31,5 +32,39 @@ func TestRegistry(t *testing.T) {
 	}
 	if err := ex.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTemplates_elsewhere: what one backend does not have may be another's, so
+// the refusal lets the choice go on.
+func TestTemplates_elsewhere(t *testing.T) {
+	t.Setenv("GLOVEBOX_STATE_DIR", t.TempDir())
+	r, err := builtin.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, driver := range []string{"subprocess", "gvisor"} {
+		ex, err := r.Open(t.Context(), driver, registry.Env{Templates: map[string]registry.Template{"theirs": {Image: "theirs:1"}}},
+			map[string]any{"state_dir": t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, template := range []string{"theirs", "base"} {
+			spec := backend.Spec{Template: template}
+			_, cerr := ex.Create(t.Context(), spec)
+			a, ok := backend.As[backend.Admitter](ex)
+			if !ok {
+				t.Fatal("it says nothing beforehand")
+			}
+			_, _, aerr := a.Admit(spec)
+			for _, err := range []error{cerr, aerr} {
+				if k := backend.KindOf(err); k != backend.ErrUnavailable && k != backend.ErrUnsupported {
+					t.Errorf("%s, template %s: %v (%s)", driver, template, err, k)
+				}
+			}
+		}
+		if err := ex.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 
@@ -51,27 +52,61 @@ func (x *templated) Unwrap() any { return x.Executor }
 
 // Create implements backend.Executor.
 func (x *templated) Create(ctx context.Context, spec backend.Spec) (backend.Sandbox, error) {
+	spec, err := x.resolve(spec)
+	if err != nil {
+		return nil, err
+	}
+	return x.Executor.Create(ctx, spec)
+}
+
+// Admit implements backend.Admitter.
+func (x *templated) Admit(spec backend.Spec) (backend.Spec, []string, error) {
+	full, err := x.resolve(spec)
+	if err != nil {
+		return spec, nil, err
+	}
+	if a, ok := backend.As[backend.Admitter](x.Executor); ok {
+		return a.Admit(full)
+	}
+	caps := x.Capabilities()
+	return caps.Admit(caps.Driver, full)
+}
+
+// resolve is spec with what its template adds.
+func (x *templated) resolve(spec backend.Spec) (backend.Spec, error) {
 	s, ok := x.specs[spec.Template]
 	if !ok {
-		return x.Executor.Create(ctx, spec)
+		return spec, nil
 	}
 	store, err := imageStore()
 	if err != nil {
-		return nil, err
+		return spec, err
 	}
 	t, err := store.Resolve(s)
 	if err == nil {
 		err = t.NeedRootfs()
 	}
 	if err != nil {
-		return nil, err
+		return spec, absent(err)
 	}
 	if len(t.Config.Env) > 0 {
 		env := maps.Clone(t.Config.Env)
 		maps.Copy(env, spec.Env)
 		spec.Env = env
 	}
-	return x.Executor.Create(ctx, spec)
+	return spec, nil
+}
+
+// absent is what a template that is not here means for a choice of backends:
+// another one may have it.
+func absent(err error) error {
+	be, ok := errors.AsType[*backend.Error](err)
+	if !ok || be.Kind != backend.ErrNotFound {
+		return err
+	}
+	e := *be
+	e.Kind = backend.ErrUnavailable
+	return &e
 }
 
 // directories are where the templates' root file systems are, or will be once
@@ -99,4 +134,7 @@ func directories(all map[string]image.Spec, own map[string]string) (map[string]s
 	return out, nil
 }
 
-var _ backend.Executor = (*templated)(nil)
+var (
+	_ backend.Executor = (*templated)(nil)
+	_ backend.Admitter = (*templated)(nil)
+)
