@@ -172,6 +172,11 @@ func (c *command) report(held bool) *gloveboxv1.End {
 		end.Reason, end.Code, end.Signal = gloveboxv1.End_REASON_SIGNALED, -1, int32(unix.SIGKILL)
 	} else if st := c.proc.Status(); st.Signal != 0 {
 		end.Reason, end.Code, end.Signal = gloveboxv1.End_REASON_SIGNALED, -1, int32(st.Signal)
+		if st.Signal == unix.SIGHUP && c.scope == scopeSession {
+			// It is our kill all the same: gVisor hangs up on a stopped leader
+			// whose children die.
+			end.Signal = int32(unix.SIGKILL)
+		}
 	} else {
 		end.Code = int32(st.Code)
 	}
