@@ -148,8 +148,12 @@ func TestConfig_Validate(t *testing.T) {
 	if err := gvisor.DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
+	if err := (gvisor.Config{Via: gvisor.ViaDocker, Host: "unix:///run/docker.sock"}).Validate(); err != nil {
+		t.Error(err)
+	}
 	for field, c := range map[string]gvisor.Config{
-		"platform": {Platform: "kvm"}, "privilege": {Privilege: "most"}, "via": {Via: gvisor.ViaDocker},
+		"platform": {Platform: "kvm"}, "privilege": {Privilege: "most"}, "via": {Via: "podman"},
+		"host": {Host: "unix:///run/docker.sock"}, "cgroup_parent": {Via: gvisor.ViaDocker, CgroupParent: "a"},
 		"runsc": {Runsc: "runsc"}, "rootfs": {Rootfs: "root"}, "agent": {Agent: "a\x00"}, "state_dir": {StateDir: "x"},
 	} {
 		var be *backend.Error
