@@ -30,8 +30,8 @@ func quick(t *testing.T, host string) *Engine {
 	}
 	t.Cleanup(func() { e.Close() })
 	e.limits = limits{
-		ping: 100 * time.Millisecond, quick: 200 * time.Millisecond, normal: 200 * time.Millisecond, long: 300 * time.Millisecond,
-		idle: 200 * time.Millisecond,
+		ping: 300 * time.Millisecond, quick: 500 * time.Millisecond, normal: 500 * time.Millisecond, long: 700 * time.Millisecond,
+		idle: 500 * time.Millisecond,
 	}
 	return e
 }
