@@ -260,6 +260,10 @@ func TestWait_survivesTheDaemon(t *testing.T) {
 		case ping(w, r):
 		case strings.HasSuffix(r.URL.Path, "/wait"):
 			w.(http.Flusher).Flush()
+			if status.Load() == "exited" {
+				answer(w, 200, `{"StatusCode":7}`)
+				return
+			}
 			waiting <- struct{}{}
 			<-r.Context().Done()
 		default:
