@@ -260,7 +260,7 @@ func diskOfOne(ctx context.Context, t *T) {
 }
 
 func pidsOfOne(ctx context.Context, t *T) {
-	one, two := t.limited(ctx, backend.Limits{Pids: 40}), t.limited(ctx, backend.Limits{Pids: 40})
+	one, two := t.limited(ctx, backend.Limits{Pids: 24}), t.limited(ctx, backend.Limits{Pids: 24})
 	p, out, _ := t.start(ctx, one, backend.Command{Args: []string{"python3", "-c", forks, "20"}})
 	t.until(ctx, "the one has all it gets", func() bool { return strings.Contains(out.String(), "EAGAIN") })
 	got := t.exec(ctx, two, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 0.1 & done; wait; echo fine")
@@ -279,7 +279,7 @@ func hitsOfOne(ctx context.Context, t *T) {
 }
 
 func livesAfterPids(ctx context.Context, t *T) {
-	sb := t.limited(ctx, backend.Limits{Pids: 40})
+	sb := t.limited(ctx, backend.Limits{Pids: 24})
 	for i := range 3 {
 		t.good(t.exec(ctx, sb, "python3", "-c", forks, "0"))
 		if got := t.good(t.sh(ctx, sb, fmt.Sprintf("echo %d", i))); got != fmt.Sprintf("%d\n", i) {
