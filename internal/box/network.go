@@ -3,14 +3,17 @@
 package box
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/egress"
@@ -108,8 +111,11 @@ func (ex *Executor) reopenNetwork(ctx context.Context, rec state.Record) error {
 }
 
 // syncNetwork has the keeper decide by the rules of the journal, holding the
-// sandbox anew if need be. Security: whoever does so looks again when it has
-// done, so that rules which were replaced meanwhile do not stay.
+// sandbox anew if need be.
+//
+// Security: whoever does so, in whatever process, reads the rules and gives them
+// while nobody else can: otherwise the slower of two could bring rules back that
+// were replaced meanwhile.
 func (ex *Executor) syncNetwork(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, HandshakeTimeout)
 	defer cancel()
@@ -117,19 +123,42 @@ func (ex *Executor) syncNetwork(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	lock, err := ex.lockNetwork(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // with it the lock ends
+	rec, err := j.Get(ctx, id)
+	if err == nil {
+		err = ex.agentLives(rec)
+	}
+	if err != nil {
+		return err
+	}
+	return ex.networkError(ex.giveNetwork(ctx, rec))
+}
+
+// lockNetwork waits until nobody else gives a sandbox its rules.
+func (ex *Executor) lockNetwork(ctx context.Context, id string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(Dir(ex.store, id), "network.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &backend.Error{Op: "network", Kind: backend.ErrNotFound, Backend: ex.name, Sandbox: id, Err: errors.New("it has ended")}
+	}
+	if err != nil {
+		return nil, err
+	}
 	for {
-		rec, err := j.Get(ctx, id)
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			err = ex.agentLives(rec)
+			return f, nil
 		}
-		if err != nil {
-			return err
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(err, f.Close())
 		}
-		if err := ex.giveNetwork(ctx, rec); err != nil {
-			return ex.networkError(err)
-		}
-		if now, err := j.Get(ctx, id); err != nil || bytes.Equal(now.Spec, rec.Spec) {
-			return err
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
 		}
 	}
 }
