@@ -59,8 +59,11 @@ func (b *body) Remove(ctx context.Context) error {
 	return errors.Join(err, box.RemoveScratch(b.dir))
 }
 
-// discard removes a container from the engine and, where the engine cannot,
-// from this host: processes first.
+// discard removes a container from the engine, and then what is left of it on
+// this host: processes first. The engine's word is not enough: of a container
+// that was killed while its runtime had it paused, or of a failed start, it
+// forgets more than has gone. id, where it is known, is what the host is
+// searched for.
 func (d *Driver) discard(ctx context.Context, name, id string) error {
 	dctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
@@ -68,11 +71,11 @@ func (d *Driver) discard(ctx context.Context, name, id string) error {
 	if backend.KindOf(err) == backend.ErrConflict {
 		err = d.settled(dctx, name) // somebody else removes it
 	}
-	if err == nil || id == "" {
+	if id == "" {
 		return err
 	}
 	left, ferr := engine.FindRemains(id)
-	if ferr != nil || len(left) == 0 || left[0].Empty() {
+	if ferr != nil || left[0].Empty() {
 		return errors.Join(err, ferr)
 	}
 	return errors.Join(err, left[0].Clean(ctx))
@@ -99,18 +102,10 @@ func (d *Driver) settled(ctx context.Context, name string) error {
 	}
 }
 
-// undo removes what a sandbox that could not be made has left, below the
-// daemon's own view as well: a failed start can leave processes that it does
-// not know.
+// undo removes what a sandbox that could not be made has left.
 func (b *body) undo(ctx context.Context) {
 	box.KillProcess(b.proc)
 	b.d.discard(ctx, b.name, b.id) //nolint:errcheck // the sweep tries again
-	if b.id == "" {
-		return
-	}
-	if left, err := engine.FindRemains(b.id); err == nil && len(left) == 1 && !left[0].Empty() {
-		left[0].Clean(ctx) //nolint:errcheck // the same
-	}
 }
 
 // Stats implements box.Body.

@@ -109,15 +109,14 @@ func (m *maker) container() (engine.Container, error) {
 		Hostname: box.Hostname, CapAdd: agentCaps(), Seccomp: profile, Runtime: m.d.o.Runtime,
 		Memory: l.Memory, CPUs: l.CPUs, PIDs: l.Pids + m.d.o.PidsReserve,
 		Stdio: m.d.o.Stdio, StdinOnce: m.d.o.Stdio && !m.Spec.Keep,
-		Env: withoutVariables(m.img.Env),
+		Env: withoutVariables(m.img.Env), Sysctls: map[string]string{},
 	}
 	if !m.d.o.Sentry {
 		// Security: what of /proc and /sys tells about the host, and a kind of
 		// socket that engines open to everybody.
 		c.Masked = launch.MaskedPaths()
-		c.Sysctls = map[string]string{"net.ipv4.ping_group_range": "1 0"}
-	}
-	if m.d.o.Sentry {
+		c.Sysctls["net.ipv4.ping_group_range"] = "1 0"
+	} else {
 		// gVisor's own hard limits are lower than what the agent sets, and
 		// raising one takes a capability that it does not have.
 		c.Ulimits = ulimits(m.config().Rlimits)
@@ -202,7 +201,7 @@ func (m *maker) accounts(c *engine.Container) error {
 		files["resolv.conf"] = []byte(launch.EgressResolvConf)
 		// The agent answers where programs expect it: the names of its own
 		// network namespace.
-		c.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
+		c.Sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"
 	}
 	files["passwd"], files["group"] = launch.Accounts(backend.DefaultHome, m.user)
 	dir := filepath.Join(m.Dir, etcName)
