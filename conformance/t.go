@@ -51,13 +51,6 @@ func (t *T) Inconclusivef(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// Failed tells whether the case has failed.
-func (t *T) Failed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.failed
-}
-
 func (t *T) say(mark *bool, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if len(line) > maxLine {

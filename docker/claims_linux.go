@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
 )
 
 // capabilities is what the backend claims. Every line here is attacked by the
@@ -21,59 +22,51 @@ func capabilities(root bool, landlock int) backend.Capabilities {
 	}
 }
 
-func enforced(mechanism string) backend.Claim {
-	return backend.Claim{Enforcement: backend.Enforced, Mechanism: mechanism}
-}
-
-func bestEffort(mechanism, note string) backend.Claim {
-	return backend.Claim{Enforcement: backend.BestEffort, Mechanism: mechanism, Note: note}
-}
-
 func claims(root bool, landlock int) map[backend.Control]backend.Claim {
 	c := map[backend.Control]backend.Claim{
-		backend.ControlMemory: enforced("container's memory cgroup, agent included"),
-		backend.ControlSwap:   enforced("container's memory cgroup"),
-		backend.ControlCPU:    enforced("container's cpu cgroup"),
+		backend.ControlMemory: box.Enforced("container's memory cgroup, agent included"),
+		backend.ControlSwap:   box.Enforced("container's memory cgroup"),
+		backend.ControlCPU:    box.Enforced("container's cpu cgroup"),
 		backend.ControlPids: {
 			Enforcement: backend.Enforced, Mechanism: "RLIMIT_NPROC of a uid of its own, the container's pids limit behind it",
 			Note: "reaching it is not told as a hit",
 		},
-		backend.ControlDisk:        enforced("tmpfs size"),
-		backend.ControlInodes:      enforced("tmpfs nr_inodes"),
-		backend.ControlOpenFiles:   enforced("RLIMIT_NOFILE"),
-		backend.ControlFileSize:    enforced("RLIMIT_FSIZE"),
-		backend.ControlCore:        enforced("RLIMIT_CORE"),
-		backend.ControlCPUTime:     bestEffort("session, by the agent", "descendants that leave the session are not counted"),
-		backend.ControlWallTime:    enforced("agent's timer, and the host's behind it"),
-		backend.ControlKillTree:    bestEffort("session", "descendants that leave the session live until the sandbox ends"),
-		backend.ControlOutput:      enforced("agent"),
-		backend.ControlLifetime:    enforced("agent's deadline, and the sweep behind it"),
-		backend.ControlKillAll:     enforced("pid namespace"),
-		backend.ControlBound:       enforced("the agent, first process of the pid namespace, ends with its connection"),
-		backend.ControlNetworkOff:  enforced("network namespace"),
-		backend.ControlNetworkList: enforced("network namespace, and the host's proxy"),
-		backend.ControlReadOnly:    enforced("read-only root"),
-		backend.ControlHostFiles:   enforced("mount namespace, image"),
-		backend.ControlHostProcs:   enforced("pid namespace"),
-		backend.ControlHostIPC:     enforced("ipc and network namespaces, own keyring"),
-		backend.ControlPrivileges:  enforced("no_new_privs, empty bounding set"),
-		backend.ControlSyscalls:    enforced("seccomp: the container's profile and the agent's filter"),
-		backend.ControlMountsRO:    enforced("read-only binds"),
-		backend.ControlAgent:       enforced("own uid"),
+		backend.ControlDisk:        box.Enforced("tmpfs size"),
+		backend.ControlInodes:      box.Enforced("tmpfs nr_inodes"),
+		backend.ControlOpenFiles:   box.Enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:    box.Enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:        box.Enforced("RLIMIT_CORE"),
+		backend.ControlCPUTime:     box.BestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlWallTime:    box.Enforced("agent's timer, and the host's behind it"),
+		backend.ControlKillTree:    box.BestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOutput:      box.Enforced("agent"),
+		backend.ControlLifetime:    box.Enforced("agent's deadline, and the sweep behind it"),
+		backend.ControlKillAll:     box.Enforced("pid namespace"),
+		backend.ControlBound:       box.Enforced("the agent, first process of the pid namespace, ends with its connection"),
+		backend.ControlNetworkOff:  box.Enforced("network namespace"),
+		backend.ControlNetworkList: box.Enforced("network namespace, and the host's proxy"),
+		backend.ControlReadOnly:    box.Enforced("read-only root"),
+		backend.ControlHostFiles:   box.Enforced("mount namespace, image"),
+		backend.ControlHostProcs:   box.Enforced("pid namespace"),
+		backend.ControlHostIPC:     box.Enforced("ipc and network namespaces, own keyring"),
+		backend.ControlPrivileges:  box.Enforced("no_new_privs, empty bounding set"),
+		backend.ControlSyscalls:    box.Enforced("seccomp: the container's profile and the agent's filter"),
+		backend.ControlMountsRO:    box.Enforced("read-only binds"),
+		backend.ControlAgent:       box.Enforced("own uid"),
 		backend.ControlOwnUID: {
 			Enforcement: backend.Enforced, Mechanism: "host uid range of its own, or the engine's user namespace",
 			Note: "root inside is the host's uid without capabilities, unless the engine maps users: what the kernel counts for each uid, such as inotify instances, it shares",
 		},
-		backend.ControlSync: bestEffort("", "sync storms reach the host's other disks"),
+		backend.ControlSync: box.BestEffort("", "sync storms reach the host's other disks"),
 	}
 	if landlock > 0 {
-		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", landlock))
+		c[backend.ControlFileRules] = box.Enforced(fmt.Sprintf("Landlock ABI %d", landlock))
 	} else {
 		c[backend.ControlFileRules] = backend.Claim{Enforcement: backend.Unsupported, Note: "this kernel has no Landlock"}
 	}
 	if !root {
 		c[backend.ControlPids] = backend.Claim{Enforcement: backend.Enforced, Mechanism: "container's pids cgroup", Note: "with a reserve of 32 for the agent's threads"}
-		c[backend.ControlOwnUID] = bestEffort("random host uid", "run glovebox as root for one that no other sandbox has")
+		c[backend.ControlOwnUID] = box.BestEffort("random host uid", "run glovebox as root for one that no other sandbox has")
 	}
 	return c
 }

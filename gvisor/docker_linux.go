@@ -50,12 +50,12 @@ func openDocker(ctx context.Context, cfg Config) (*Executor, error) {
 // dockerCapabilities are those of sandboxes that the engine makes.
 func dockerCapabilities(root bool) backend.Capabilities {
 	caps := host{privilege: PrivilegeRoot}.capabilities()
-	caps.Claims[backend.ControlMemory] = enforced("container's memory cgroup, gVisor and agent included")
-	caps.Claims[backend.ControlSwap] = enforced("container's memory cgroup")
-	caps.Claims[backend.ControlCPU] = enforced("container's cpu cgroup")
-	caps.Claims[backend.ControlBound] = enforced("the agent, first process of the sandbox, ends with its connection")
+	caps.Claims[backend.ControlMemory] = box.Enforced("container's memory cgroup, gVisor and agent included")
+	caps.Claims[backend.ControlSwap] = box.Enforced("container's memory cgroup")
+	caps.Claims[backend.ControlCPU] = box.Enforced("container's cpu cgroup")
+	caps.Claims[backend.ControlBound] = box.Enforced("the agent, first process of the sandbox, ends with its connection")
 	if !root {
-		caps.Claims[backend.ControlInodes] = missing("gVisor's tmpfs does not limit the number of files; run as root")
+		caps.Claims[backend.ControlInodes] = box.Missing("gVisor's tmpfs does not limit the number of files; run as root")
 	}
 	return caps
 }

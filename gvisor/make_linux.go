@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/gvisor/internal/runsc"
@@ -20,6 +17,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/oci"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // Names in a sandbox's own directory.
@@ -60,10 +58,7 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	cfg := m.Contained(launch.UserUID, launch.AgentUID)
 	cfg.NoLandlock = true // gVisor has none
 	l := m.Spec.Limits
-	// gVisor refuses to set this one, and its queues are its own.
-	cfg.Rlimits = slices.DeleteFunc(cfg.Rlimits, func(r launch.Rlimit) bool { return r.Resource == unix.RLIMIT_MSGQUEUE })
-	// It lets one more be made than it says.
-	cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(max(l.Pids-1, 1))})
+	box.SentryRlimits(cfg, l.Pids)
 	if _, ok := m.d.host.has("memory"); !ok {
 		cfg.MemoryWatch = l.Memory
 	}
@@ -102,7 +97,7 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	}
 	made := &box.Made{Body: m.body, Kernel: hello.Kernel, Achieved: backend.IsolationKernel, Amend: m.amend}
 	if !m.Spec.Keep {
-		made.Conn, made.Dial = conn, box.Once(conn)
+		made.Conn, made.Dial = conn, unixsock.Once(conn)
 		return made, nil
 	}
 	procs, err := m.body.cfg.Processes()
@@ -276,15 +271,6 @@ func (d *driver) runtimeConfig(name, dir string) runsc.Config {
 	return runsc.Config{ID: boxID, Dir: own, Platform: string(d.cfg.Platform), Rootless: d.host.rootless(), Groups: d.host.joins()}
 }
 
-// agentCaps are what an agent needs to become one.
-func agentCaps(mounts bool) []string {
-	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_CHOWN", "CAP_DAC_OVERRIDE"}
-	if mounts {
-		caps = append(caps, "CAP_SYS_ADMIN")
-	}
-	return caps
-}
-
 // The agent's own limits. No command's may be above them: it has no capability
 // to raise any.
 const (
@@ -298,7 +284,7 @@ func (m *maker) bundle() (runsc.Start, error) {
 	start := runsc.Start{Bundle: filepath.Join(m.Dir, bundleName), Group: m.body.group, Bound: !m.Spec.Keep}
 	m.spec.Args = []string{launch.ContainedBinary, boot.Argv0, launch.OverStdio}
 	m.spec.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	m.spec.Capabilities = agentCaps(m.d.host.rootless())
+	m.spec.Capabilities = box.AgentCapabilities(m.d.host.rootless())
 	m.spec.NoNewPrivileges = true
 	m.spec.Rlimits = []oci.Rlimit{
 		{Type: "RLIMIT_NOFILE", Value: agentFiles},
@@ -345,7 +331,7 @@ func (d *driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error
 	if b.binary, err = d.find(ctx); err != nil {
 		return nil, err
 	}
-	return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
+	return &box.Made{Body: b, Dial: unixsock.Dialer(rec.Socket)}, nil
 }
 
 // Orphans implements box.Driver.

@@ -10,6 +10,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // body is a child process and all that runs below it.
@@ -124,7 +125,7 @@ func (d *driver) TakeUp(_ context.Context, rec state.Record) (*box.Made, error) 
 	if len(rec.Cgroups) == 1 {
 		b.group = d.host.groups.Find(rec.Cgroups[0])
 	}
-	return &box.Made{Body: b.freezable(), Dial: box.Dialer(rec.Socket)}, nil
+	return &box.Made{Body: b.freezable(), Dial: unixsock.Dialer(rec.Socket)}, nil
 }
 
 // freezable is b with what its group lets it do.

@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 )
 
@@ -51,30 +52,18 @@ func (h host) capabilities() backend.Capabilities {
 	return caps
 }
 
-func enforced(mechanism string) backend.Claim {
-	return backend.Claim{Enforcement: backend.Enforced, Mechanism: mechanism}
-}
-
-func bestEffort(mechanism, note string) backend.Claim {
-	return backend.Claim{Enforcement: backend.BestEffort, Mechanism: mechanism, Note: note}
-}
-
-func missing(note string) backend.Claim {
-	return backend.Claim{Enforcement: backend.Unsupported, Note: note}
-}
-
 // common are the claims every contained mode makes.
 func (h host) common() map[backend.Control]backend.Claim {
 	return map[backend.Control]backend.Claim{
-		backend.ControlWallTime:   enforced("agent's timer, and the host's behind it"),
-		backend.ControlOutput:     enforced("agent"),
-		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
-		backend.ControlFileSize:   enforced("RLIMIT_FSIZE"),
-		backend.ControlCore:       enforced("RLIMIT_CORE"),
-		backend.ControlPrivileges: enforced("no_new_privs, empty bounding set"),
-		backend.ControlSyscalls:   enforced("seccomp"),
-		backend.ControlLifetime:   enforced("agent's deadline, and the sweep behind it"),
-		backend.ControlSync:       bestEffort("", "sync storms reach the host's other disks"),
+		backend.ControlWallTime:   box.Enforced("agent's timer, and the host's behind it"),
+		backend.ControlOutput:     box.Enforced("agent"),
+		backend.ControlOpenFiles:  box.Enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:   box.Enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:       box.Enforced("RLIMIT_CORE"),
+		backend.ControlPrivileges: box.Enforced("no_new_privs, empty bounding set"),
+		backend.ControlSyscalls:   box.Enforced("seccomp"),
+		backend.ControlLifetime:   box.Enforced("agent's deadline, and the sweep behind it"),
+		backend.ControlSync:       box.BestEffort("", "sync storms reach the host's other disks"),
 	}
 }
 
@@ -82,39 +71,39 @@ func (h host) common() map[backend.Control]backend.Claim {
 func (h host) namespaced() map[backend.Control]backend.Claim {
 	c := h.common()
 	maps.Copy(c, map[backend.Control]backend.Claim{
-		backend.ControlDisk:       enforced("tmpfs size"),
-		backend.ControlInodes:     enforced("tmpfs nr_inodes"),
-		backend.ControlNetworkOff: enforced("network namespace"),
+		backend.ControlDisk:       box.Enforced("tmpfs size"),
+		backend.ControlInodes:     box.Enforced("tmpfs nr_inodes"),
+		backend.ControlNetworkOff: box.Enforced("network namespace"),
 		// What leaves the namespace goes over the agent's connection.
-		backend.ControlNetworkList: enforced("network namespace, and the host's proxy"),
-		backend.ControlReadOnly:    enforced("mount namespace, read-only binds"),
-		backend.ControlHostFiles:   enforced("mount namespace, pivot_root"),
-		backend.ControlHostProcs:   enforced("pid namespace"),
-		backend.ControlHostIPC:     enforced("ipc and network namespaces, own keyring"),
-		backend.ControlKillAll:     enforced("pid namespace"),
-		backend.ControlBound:       enforced("parent-death signal and the connection's end, on the first process of the pid namespace"),
-		backend.ControlMountsRO:    enforced("read-only binds"),
-		backend.ControlSwap:        enforced("memory limit counts swap"),
-		backend.ControlMemory:      bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; run as root, or give cgroup_parent, for a hard limit"),
-		backend.ControlCPU:         missing("no cgroup with a cpu controller; run as root or give cgroup_parent"),
-		backend.ControlPids:        enforced("RLIMIT_NPROC in an own user namespace"),
-		backend.ControlCPUTime:     bestEffort("session, by the agent", "descendants that leave the session are not counted"),
-		backend.ControlKillTree:    bestEffort("session", "descendants that leave the session live until the sandbox ends"),
-		backend.ControlOwnUID:      missing("sandboxes share this user's uid; run as root for one each"),
-		backend.ControlAgent:       enforced("own uid"),
+		backend.ControlNetworkList: box.Enforced("network namespace, and the host's proxy"),
+		backend.ControlReadOnly:    box.Enforced("mount namespace, read-only binds"),
+		backend.ControlHostFiles:   box.Enforced("mount namespace, pivot_root"),
+		backend.ControlHostProcs:   box.Enforced("pid namespace"),
+		backend.ControlHostIPC:     box.Enforced("ipc and network namespaces, own keyring"),
+		backend.ControlKillAll:     box.Enforced("pid namespace"),
+		backend.ControlBound:       box.Enforced("parent-death signal and the connection's end, on the first process of the pid namespace"),
+		backend.ControlMountsRO:    box.Enforced("read-only binds"),
+		backend.ControlSwap:        box.Enforced("memory limit counts swap"),
+		backend.ControlMemory:      box.BestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; run as root, or give cgroup_parent, for a hard limit"),
+		backend.ControlCPU:         box.Missing("no cgroup with a cpu controller; run as root or give cgroup_parent"),
+		backend.ControlPids:        box.Enforced("RLIMIT_NPROC in an own user namespace"),
+		backend.ControlCPUTime:     box.BestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlKillTree:    box.BestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOwnUID:      box.Missing("sandboxes share this user's uid; run as root for one each"),
+		backend.ControlAgent:       box.Enforced("own uid"),
 	})
 	if h.landlock > 0 {
-		c[backend.ControlFileRules] = enforced(fmt.Sprintf("Landlock ABI %d", h.landlock))
+		c[backend.ControlFileRules] = box.Enforced(fmt.Sprintf("Landlock ABI %d", h.landlock))
 	} else {
-		c[backend.ControlFileRules] = missing("this kernel has no Landlock")
+		c[backend.ControlFileRules] = box.Missing("this kernel has no Landlock")
 	}
 	if h.mode == launch.ModeMapped {
-		c[backend.ControlOwnUID] = enforced("host uid range of its own")
+		c[backend.ControlOwnUID] = box.Enforced("host uid range of its own")
 	} else {
-		c[backend.ControlSwap] = missing("no memory cgroup")
-		c[backend.ControlAgent] = enforced("seccomp, not dumpable, Landlock signal scope")
+		c[backend.ControlSwap] = box.Missing("no memory cgroup")
+		c[backend.ControlAgent] = box.Enforced("seccomp, not dumpable, Landlock signal scope")
 		if h.landlock < 6 {
-			c[backend.ControlAgent] = bestEffort("seccomp, not dumpable", "a kernel with Landlock ABI 6 would scope signals too")
+			c[backend.ControlAgent] = box.BestEffort("seccomp, not dumpable", "a kernel with Landlock ABI 6 would scope signals too")
 		}
 	}
 	h.addGroups(c)
@@ -127,15 +116,15 @@ func (h host) addGroups(c map[backend.Control]backend.Claim) {
 		backend.ControlMemory: "memory", backend.ControlPids: "pids", backend.ControlCPU: "cpu",
 	} {
 		if v, ok := h.groups.Has(controller); ok {
-			c[control] = enforced(fmt.Sprintf("cgroup v%d %s", v, controller))
+			c[control] = box.Enforced(fmt.Sprintf("cgroup v%d %s", v, controller))
 		}
 	}
 	if v, ok := h.groups.Has("memory"); ok {
-		c[backend.ControlSwap] = enforced(fmt.Sprintf("cgroup v%d memory", v))
+		c[backend.ControlSwap] = box.Enforced(fmt.Sprintf("cgroup v%d memory", v))
 	}
 	if h.mode == launch.ModeMapped && h.groups.V2 != "" {
-		c[backend.ControlKillTree] = enforced("cgroup.kill of the command's own group")
-		c[backend.ControlCPUTime] = enforced("cpu.stat of the command's own group")
+		c[backend.ControlKillTree] = box.Enforced("cgroup.kill of the command's own group")
+		c[backend.ControlCPUTime] = box.Enforced("cpu.stat of the command's own group")
 	}
 }
 
@@ -145,32 +134,32 @@ const metadataNote = "modes, times and extended attributes of this user's own fi
 // restricted are the claims without namespaces.
 func (h host) restricted() map[backend.Control]backend.Claim {
 	c := h.common()
-	c[backend.ControlPrivileges] = enforced("no_new_privs; no capability to begin with")
+	c[backend.ControlPrivileges] = box.Enforced("no_new_privs; no capability to begin with")
 	maps.Copy(c, map[backend.Control]backend.Claim{
-		backend.ControlFileRules:   enforced(fmt.Sprintf("Landlock ABI %d", h.landlock)),
-		backend.ControlReadOnly:    bestEffort("Landlock", metadataNote),
-		backend.ControlHostFiles:   bestEffort("Landlock", "names and sizes of host files can be seen, contents cannot"),
-		backend.ControlHostProcs:   bestEffort("Landlock signal scope", "no pid namespace; needs Landlock ABI 6"),
-		backend.ControlHostIPC:     enforced("seccomp refuses sockets, System V IPC, message queues and keyrings"),
-		backend.ControlNetworkOff:  enforced("seccomp refuses sockets"),
-		backend.ControlNetworkList: missing("needs a network namespace"),
-		backend.ControlKillAll:     bestEffort("subreaper", "what the agent started is stopped, killed and reaped; a killed agent leaves it"),
-		backend.ControlBound:       bestEffort("agent", "daemons survive when agent and creator are both killed at once"),
-		backend.ControlMountsRO:    bestEffort("Landlock", metadataNote),
-		backend.ControlMemory:      bestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; what processes share since a fork counts for each"),
-		backend.ControlSwap:        missing("no memory cgroup"),
-		backend.ControlCPU:         missing("no cgroup"),
-		backend.ControlPids:        bestEffort("RLIMIT_NPROC", "counts all processes of this uid on the host"),
-		backend.ControlDisk:        bestEffort("RLIMIT_FSIZE", "bounds each file, not their sum"),
-		backend.ControlInodes:      missing("nothing bounds the number of files"),
-		backend.ControlCPUTime:     bestEffort("session, by the agent", "descendants that leave the session are not counted"),
-		backend.ControlKillTree:    bestEffort("session", "descendants that leave the session live until the sandbox ends"),
-		backend.ControlOwnUID:      missing("user code runs as this user"),
-		backend.ControlAgent:       enforced("seccomp, not dumpable, Landlock signal scope"),
+		backend.ControlFileRules:   box.Enforced(fmt.Sprintf("Landlock ABI %d", h.landlock)),
+		backend.ControlReadOnly:    box.BestEffort("Landlock", metadataNote),
+		backend.ControlHostFiles:   box.BestEffort("Landlock", "names and sizes of host files can be seen, contents cannot"),
+		backend.ControlHostProcs:   box.BestEffort("Landlock signal scope", "no pid namespace; needs Landlock ABI 6"),
+		backend.ControlHostIPC:     box.Enforced("seccomp refuses sockets, System V IPC, message queues and keyrings"),
+		backend.ControlNetworkOff:  box.Enforced("seccomp refuses sockets"),
+		backend.ControlNetworkList: box.Missing("needs a network namespace"),
+		backend.ControlKillAll:     box.BestEffort("subreaper", "what the agent started is stopped, killed and reaped; a killed agent leaves it"),
+		backend.ControlBound:       box.BestEffort("agent", "daemons survive when agent and creator are both killed at once"),
+		backend.ControlMountsRO:    box.BestEffort("Landlock", metadataNote),
+		backend.ControlMemory:      box.BestEffort("sampled by the agent", "resident memory is sampled every 50 ms and the commands killed; what processes share since a fork counts for each"),
+		backend.ControlSwap:        box.Missing("no memory cgroup"),
+		backend.ControlCPU:         box.Missing("no cgroup"),
+		backend.ControlPids:        box.BestEffort("RLIMIT_NPROC", "counts all processes of this uid on the host"),
+		backend.ControlDisk:        box.BestEffort("RLIMIT_FSIZE", "bounds each file, not their sum"),
+		backend.ControlInodes:      box.Missing("nothing bounds the number of files"),
+		backend.ControlCPUTime:     box.BestEffort("session, by the agent", "descendants that leave the session are not counted"),
+		backend.ControlKillTree:    box.BestEffort("session", "descendants that leave the session live until the sandbox ends"),
+		backend.ControlOwnUID:      box.Missing("user code runs as this user"),
+		backend.ControlAgent:       box.Enforced("seccomp, not dumpable, Landlock signal scope"),
 	})
 	if h.landlock < 6 {
-		c[backend.ControlAgent] = missing("needs Landlock ABI 6")
-		c[backend.ControlHostProcs] = missing("needs Landlock ABI 6")
+		c[backend.ControlAgent] = box.Missing("needs Landlock ABI 6")
+		c[backend.ControlHostProcs] = box.Missing("needs Landlock ABI 6")
 	}
 	return c
 }
@@ -178,13 +167,13 @@ func (h host) restricted() map[backend.Control]backend.Claim {
 // plain are the claims of a mode that contains nothing.
 func (h host) plain() map[backend.Control]backend.Claim {
 	return map[backend.Control]backend.Claim{
-		backend.ControlWallTime:   enforced("agent's timer"),
-		backend.ControlOutput:     enforced("agent"),
-		backend.ControlOpenFiles:  enforced("RLIMIT_NOFILE"),
-		backend.ControlFileSize:   enforced("RLIMIT_FSIZE"),
-		backend.ControlCore:       enforced("RLIMIT_CORE"),
-		backend.ControlLifetime:   enforced("agent's deadline"),
-		backend.ControlKillAll:    bestEffort("subreaper", "nothing is contained"),
-		backend.ControlNetworkOff: missing("the host's network is shared"),
+		backend.ControlWallTime:   box.Enforced("agent's timer"),
+		backend.ControlOutput:     box.Enforced("agent"),
+		backend.ControlOpenFiles:  box.Enforced("RLIMIT_NOFILE"),
+		backend.ControlFileSize:   box.Enforced("RLIMIT_FSIZE"),
+		backend.ControlCore:       box.Enforced("RLIMIT_CORE"),
+		backend.ControlLifetime:   box.Enforced("agent's deadline"),
+		backend.ControlKillAll:    box.BestEffort("subreaper", "nothing is contained"),
+		backend.ControlNetworkOff: box.Missing("the host's network is shared"),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // What a sandbox's outer group has on top of the limits asked for: the agent
@@ -261,12 +262,12 @@ func dup(f *os.File) (*os.File, error) {
 // bound sandbox, a listening socket in a private directory for a kept one.
 func (m *maker) connection(made *box.Made, s *start) error {
 	if m.Spec.Keep {
-		l, err := box.ListenIn(m.Dir, box.Socket)
+		l, err := unixsock.Listen(m.Dir, box.Socket, 0o600)
 		if err != nil {
 			return err
 		}
 		defer l.Close() //nolint:errcheck // duplicated
-		made.Dial = box.Dialer(filepath.Join(m.Dir, box.Socket))
+		made.Dial = unixsock.Dialer(filepath.Join(m.Dir, box.Socket))
 		s.conn, err = l.File()
 		return err
 	}
@@ -281,7 +282,7 @@ func (m *maker) connection(made *box.Made, s *start) error {
 	if err != nil {
 		return err
 	}
-	made.Conn, made.Dial = conn, box.Once(conn)
+	made.Conn, made.Dial = conn, unixsock.Once(conn)
 	m.Undo(func() { conn.Close() }) //nolint:errcheck // on the way out
 	return nil
 }

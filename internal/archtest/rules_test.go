@@ -25,13 +25,13 @@ func rules() []rule {
 		},
 		{
 			part:      "subprocess",
-			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/launch", "internal/state", "internal/tree"},
+			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/launch", "internal/state", "internal/tree", "internal/unixsock"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "drivers know the contract and the helpers, never each other, policy, config or server; its executable can be the agent",
 		},
 		{
 			part:      "gvisor",
-			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/dockerbox", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state"},
+			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/dockerbox", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state", "internal/unixsock"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "as for subprocess, and its root file systems are images",
 		},
@@ -42,7 +42,7 @@ func rules() []rule {
 		{
 			part: "internal/dockerbox",
 			own: []string{
-				"backend", "internal/agent/boot", "internal/box", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/state",
+				"backend", "internal/agent/boot", "internal/box", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/state", "internal/unixsock",
 			},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "containers of an engine, for the drivers that make them",
@@ -100,9 +100,13 @@ func rules() []rule {
 			why: "the host's side of a sandbox's network needs the agent's wire, not the agent",
 		},
 		{
-			part: "internal/keeper", own: []string{"backend", "internal/egress", "internal/envd", "internal/state"},
+			part: "internal/keeper", own: []string{"backend", "internal/egress", "internal/envd", "internal/state", "internal/unixsock"},
 			libraries: []string{"golang.org/x/net/netutil", "golang.org/x/sys"},
 			why:       "the process behind kept sandboxes knows their streams and proxies, no driver",
+		},
+		{
+			part: "internal/unixsock", libraries: []string{"golang.org/x/sys"},
+			why: "sockets alone",
 		},
 		{
 			part: "internal/statedir", own: []string{"backend"},
@@ -113,7 +117,7 @@ func rules() []rule {
 			why: "the only one to know the database",
 		},
 		{
-			part: "internal/engine", own: []string{"backend"},
+			part: "internal/engine", own: []string{"backend", "internal/unixsock"},
 			libraries: []string{"github.com/containerd/errdefs", "github.com/docker/docker", "golang.org/x/sys"},
 			why:       "the only one to know the Docker SDK",
 		},
@@ -136,7 +140,7 @@ func rules() []rule {
 			why: "languages become commands",
 		},
 		{
-			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/egress", "internal/envd", "internal/keeper", "internal/launch", "internal/state", "internal/tree"},
+			part: "internal/box", own: []string{"backend", "internal/agent/boot", "internal/egress", "internal/envd", "internal/keeper", "internal/launch", "internal/state", "internal/tree", "internal/unixsock"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "what the local drivers share",
 		},

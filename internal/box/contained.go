@@ -4,6 +4,7 @@ package box
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,26 @@ func (b *Birth) Contained(userUID, agentUID int) *launch.Config {
 		Env:     b.Spec.Env, Token: b.Token, Rlimits: Rlimits(b.Asked, b.Spec),
 		LimitMemory: l.Memory, LimitCPUs: l.CPUs, Egress: proxied(b.Spec.Network),
 	}
+}
+
+// AgentCapabilities are what an agent that a container runtime starts needs to
+// become one; most of it goes before it serves. mounts is for an agent that
+// mounts its scratch itself.
+func AgentCapabilities(mounts bool) []string {
+	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_CHOWN", "CAP_DAC_OVERRIDE"}
+	if mounts {
+		caps = append(caps, "CAP_SYS_ADMIN")
+	}
+	return caps
+}
+
+// SentryRlimits makes cfg's limits those of commands under gVisor, pids
+// processes included.
+func SentryRlimits(cfg *launch.Config, pids int64) {
+	// gVisor refuses to set this one, and its queues are its own.
+	cfg.Rlimits = slices.DeleteFunc(cfg.Rlimits, func(r launch.Rlimit) bool { return r.Resource == unix.RLIMIT_MSGQUEUE })
+	// It lets one more be made than it says.
+	cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(max(pids-1, 1))})
 }
 
 // CheckDisk refuses a scratch in memory that does not fit. Written pages count

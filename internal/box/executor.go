@@ -67,9 +67,6 @@ func New(ctx context.Context, d Driver, o Options) *Executor {
 // Capabilities implements backend.Executor.
 func (ex *Executor) Capabilities() backend.Capabilities { return ex.caps }
 
-// Store is the store; nil when there is none.
-func (ex *Executor) Store() *state.Store { return ex.store }
-
 // Close implements backend.Executor.
 func (ex *Executor) Close() error {
 	ex.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -79,23 +78,6 @@ func (c MountCheck) mount(field string, mount backend.Mount) (launch.Bind, error
 		}
 	}
 	return launch.Bind{Source: source, Target: mount.Target, Dev: st.Dev, Ino: st.Ino, Dir: kind == unix.S_IFDIR}, nil
-}
-
-// Verify refuses a sandbox whose runtime mounted something else than what was
-// checked: it goes by name, and what a name means may have changed. pid is a
-// process inside. Only root can look.
-func Verify(driver string, binds []launch.Bind, pid int) error {
-	for i, b := range binds {
-		var st unix.Stat_t
-		err := unix.Lstat(filepath.Join("/proc", strconv.Itoa(pid), "root", b.Target), &st)
-		if err != nil || st.Dev != b.Dev || st.Ino != b.Ino {
-			return &backend.Error{
-				Op: "create", Kind: backend.ErrInvalid, Backend: driver, Field: fmt.Sprintf("mounts[%d]", i),
-				Err: errors.Join(errors.New("it changed while the sandbox was made"), err),
-			}
-		}
-	}
-	return nil
 }
 
 // Rootfs checks a directory that is to be a sandbox's root, and gives its path

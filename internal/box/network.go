@@ -19,6 +19,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/egress"
 	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // proxied tells whether a network is had through our proxy.
@@ -73,7 +74,7 @@ func (b *Birth) hand(ctx context.Context, made *Made) error {
 		b.ex.keeper.Release(ctx, b.ID) //nolint:errcheck // it notices the sandbox's end too
 	})
 	if made.Stream != nil {
-		made.Dial = Dialer(filepath.Join(b.Dir, b.socket))
+		made.Dial = unixsock.Dialer(filepath.Join(b.Dir, b.socket))
 	}
 	return nil
 }

@@ -5,10 +5,6 @@ package box
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -66,49 +62,6 @@ func WaitGone(ctx context.Context, p state.Proc) error {
 		}
 		if err := ctx.Err(); err != nil {
 			return err
-		}
-	}
-}
-
-// ListenIn binds a Unix socket in dir. It goes through a descriptor of the
-// directory, since a socket's path may have 107 bytes only.
-func ListenIn(dir, name string) (*net.UnixListener, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close() //nolint:errcheck // read side
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name)})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	return l, nil
-}
-
-// Dialer connects to the socket at path.
-func Dialer(path string) func(context.Context) (net.Conn, error) {
-	return func(ctx context.Context) (net.Conn, error) {
-		dir, err := os.Open(filepath.Dir(path))
-		if err != nil {
-			return nil, err
-		}
-		defer dir.Close() //nolint:errcheck // read side
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
-	}
-}
-
-// Once hands out a connection that cannot be made again.
-func Once(conn net.Conn) func(context.Context) (net.Conn, error) {
-	ch := make(chan net.Conn, 1)
-	ch <- conn
-	return func(context.Context) (net.Conn, error) {
-		select {
-		case c := <-ch:
-			return c, nil
-		default:
-			return nil, errors.New("the connection to the agent has ended")
 		}
 	}
 }

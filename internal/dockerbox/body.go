@@ -17,6 +17,7 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/engine"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // body is a container.
@@ -217,12 +218,12 @@ func (d *Driver) TakeUp(ctx context.Context, rec state.Record) (*box.Made, error
 		b.id = engine.ContainerOf(rec.AgentPID)
 	}
 	if start, err := state.StartTime(rec.AgentPID); err != nil || start != rec.AgentStart {
-		return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
+		return &box.Made{Body: b, Dial: unixsock.Dialer(rec.Socket)}, nil
 	}
 	if groups, err := engine.HostGroups(b.id, rec.AgentPID); err == nil {
 		b.groups = &groups
 	}
-	return &box.Made{Body: b, Dial: box.Dialer(rec.Socket)}, nil
+	return &box.Made{Body: b, Dial: unixsock.Dialer(rec.Socket)}, nil
 }
 
 // Orphans implements box.Driver. Of an engine that does not answer nothing can

@@ -11,19 +11,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/internal/agent/boot"
 	"github.com/glovebox-dev/glovebox/internal/box"
 	"github.com/glovebox-dev/glovebox/internal/engine"
 	"github.com/glovebox-dev/glovebox/internal/keeper"
 	"github.com/glovebox-dev/glovebox/internal/launch"
 	"github.com/glovebox-dev/glovebox/internal/state"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // Directories in a sandbox's own.
@@ -31,11 +30,6 @@ const (
 	runName = "run" // launch.ContainedDir inside
 	etcName = "etc" // files that are mounted over the image's
 )
-
-// agentCaps are what the agent starts with; most of it goes before it serves.
-func agentCaps() []string {
-	return []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_CHOWN", "CAP_DAC_OVERRIDE"}
-}
 
 // maker makes one sandbox.
 type maker struct {
@@ -92,183 +86,16 @@ func (m *maker) identities() {
 	m.user, m.agent = base+launch.UserUID, base+launch.AgentUID
 }
 
-// container is what the engine is asked for.
-func (m *maker) container() (engine.Container, error) {
-	l := m.Spec.Limits
-	profile, err := m.d.seccomp()
-	if err != nil {
-		return engine.Container{}, err
-	}
-	way := launch.OverSocket
-	if m.d.o.Stdio {
-		way = launch.OverStdio
-	}
-	c := engine.Container{
-		Name: m.Name, Image: m.img.ID, Args: []string{launch.ContainedBinary, boot.Argv0, way},
-		Labels:   map[string]string{labelStore: m.Store.ID(), labelSandbox: m.ID, labelDriver: m.d.o.Name},
-		Hostname: box.Hostname, CapAdd: agentCaps(), Seccomp: profile, Runtime: m.d.o.Runtime,
-		Memory: l.Memory, CPUs: l.CPUs, PIDs: l.Pids + m.d.o.PidsReserve,
-		Stdio: m.d.o.Stdio, StdinOnce: m.d.o.Stdio && !m.Spec.Keep,
-		Env: withoutVariables(m.img.Env), Sysctls: map[string]string{},
-	}
-	if !m.d.o.Sentry {
-		// Security: what of /proc and /sys tells about the host, and a kind of
-		// socket that engines open to everybody.
-		c.Masked = launch.MaskedPaths()
-		c.Sysctls["net.ipv4.ping_group_range"] = "1 0"
-	} else {
-		// gVisor's own hard limits are lower than what the agent sets, and
-		// raising one takes a capability that it does not have.
-		c.Ulimits = ulimits(m.config().Rlimits)
-	}
-	if m.binary, err = box.FindAgent(m.d.o.Name, m.d.o.Agent); err != nil {
-		return c, err
-	}
-	c.Binds = append(c.Binds, engine.Bind{Source: m.binary, Target: launch.ContainedBinary})
-	for _, step := range []func(*engine.Container) error{m.shared, m.accounts, m.scratch, m.mounts} {
-		if err := step(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
-}
-
-// withoutVariables leaves an image's variables out.
-//
-// Security: the agent's own runtime, like any program's, obeys some of them.
-// Programs get them from the agent.
-func withoutVariables(env []string) (names []string) {
-	for _, v := range env {
-		if name, _, _ := strings.Cut(v, "="); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// ulimits are those of the commands' limits that the container must have, so that
-// the agent can set them.
-func ulimits(limits []launch.Rlimit) (out []engine.Ulimit) {
-	names := map[int]string{unix.RLIMIT_MEMLOCK: "memlock"}
-	for _, l := range limits {
-		if name, ok := names[l.Resource]; ok {
-			out = append(out, engine.Ulimit{Name: name, Soft: int64(l.Value), Hard: int64(l.Value)})
-		}
-	}
-	return out
-}
-
-// shared is the directory that agent and launcher share.
-//
-// Security: until the agent has said hello everybody inside may enter it, and
-// nothing runs inside but the agent; from then on nobody inside does.
-func (m *maker) shared(c *engine.Container) error {
-	if m.d.o.Stdio {
-		return nil
-	}
-	dir := filepath.Join(m.Dir, runName)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return err
-	}
-	c.Binds = append(c.Binds, engine.Bind{Source: dir, Target: launch.ContainedDir, Writable: true})
-	return nil
-}
-
-// closeShared lets nobody inside enter the shared directory any more: root
-// inside is the owner neither of root's nor of another user's.
-func (m *maker) closeShared() error {
-	dir := filepath.Join(m.Dir, runName)
-	if os.Geteuid() == 0 {
-		owner := m.agent
-		if m.info.UsernsRemap {
-			owner = 0 // nobody's inside
-		}
-		if err := os.Chown(dir, owner, -1); err != nil {
-			return err
-		}
-	}
-	return os.Chmod(dir, 0o700)
-}
-
-// accounts are files over the image's own: its accounts, with user as the uid
-// that only this sandbox has, and what names the machine.
-func (m *maker) accounts(c *engine.Container) error {
-	files := launch.MachineFiles(box.Hostname)
-	if m.Spec.Network.Mode == backend.NetworkAllowlist {
-		files["resolv.conf"] = []byte(launch.EgressResolvConf)
-		// The agent answers where programs expect it: the names of its own
-		// network namespace.
-		c.Sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"
-	}
-	files["passwd"], files["group"] = launch.Accounts(backend.DefaultHome, m.user)
-	dir := filepath.Join(m.Dir, etcName)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	for name, data := range files {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			return err
-		}
-		c.Binds = append(c.Binds, engine.Bind{Source: path, Target: "/etc/" + name})
-	}
-	return nil
-}
-
-// scratch is what can be written: one tmpfs for all of it where this process
-// can mount one, else one for each place, which together have the limit.
-func (m *maker) scratch(c *engine.Container) error {
-	if m.hostDisk {
-		parts, err := m.MountScratch(m.user)
-		if err != nil {
-			return err
-		}
-		for _, p := range parts {
-			c.Binds = append(c.Binds, engine.Bind{Source: p.Source, Target: p.Target, Writable: true})
-		}
-		return nil
-	}
-	c.Tmpfs = map[string]string{}
-	for target, share := range map[string]struct {
-		part int64
-		opts string
-	}{
-		backend.DefaultHome: {2, fmt.Sprintf("mode=755,uid=%d,gid=%d", m.user, m.user)},
-		"/tmp":              {4, "mode=1777"},
-		"/var/tmp":          {8, "mode=1777"},
-		"/dev/shm":          {8, "mode=1777"},
-	} {
-		c.Tmpfs[target] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,nr_inodes=%d,%s",
-			m.Spec.Limits.Disk/share.part, max(m.Spec.Limits.Inodes/share.part, 16), share.opts)
-	}
-	return nil
-}
-
-// mounts are the caller's.
-func (m *maker) mounts(c *engine.Container) (err error) {
-	m.binds, err = m.d.mounts().Mounts(m.Spec.Mounts)
-	for _, b := range m.binds {
-		c.Binds = append(c.Binds, engine.Bind{Source: b.Source, Target: b.Target})
-	}
-	return err
-}
-
 // start makes the container, starts it and greets its agent.
 func (m *maker) start(ctx context.Context, c engine.Container) (*box.Made, error) {
 	b := &body{d: m.d, name: m.Name, dir: m.Dir}
 	var l *net.UnixListener
 	if !m.d.o.Stdio {
 		var err error
-		if l, err = box.ListenIn(filepath.Join(m.Dir, runName), launch.HostSocket); err != nil {
+		if l, err = unixsock.Listen(filepath.Join(m.Dir, runName), launch.HostSocket, 0o666); err != nil {
 			return nil, err
 		}
 		defer l.Close() //nolint:errcheck // one connection is all there is
-		if err := os.Chmod(filepath.Join(m.Dir, runName, launch.HostSocket), 0o666); err != nil {
-			return nil, err
-		}
 	}
 	m.Undo(func() { //nolint:contextcheck // an undo outlives the caller's context
 		ctx, cancel := box.CleanupContext()
@@ -443,15 +270,10 @@ func (m *maker) config() *launch.Config {
 	}
 	maps.Copy(env, m.Spec.Env)
 	cfg.Env = env
-	pids := m.Spec.Limits.Pids
 	if m.d.o.Sentry {
-		// gVisor knows no such limit, and lets one process more through than the
-		// limit of processes says.
-		cfg.Rlimits = slices.DeleteFunc(cfg.Rlimits, func(r launch.Rlimit) bool { return r.Resource == unix.RLIMIT_MSGQUEUE })
-		pids = max(pids-1, 1)
-	}
-	if m.Lease != nil || m.d.o.Sentry {
-		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(pids)})
+		box.SentryRlimits(cfg, m.Spec.Limits.Pids)
+	} else if m.Lease != nil {
+		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(m.Spec.Limits.Pids)})
 	}
 	return cfg
 }
@@ -483,11 +305,11 @@ func (m *maker) made(b *body, conn net.Conn, hello launch.Hello) (*box.Made, err
 		return made, nil
 	}
 	if m.Spec.Keep {
-		made.Dial = box.Dialer(filepath.Join(m.Dir, runName, launch.AgentSocket))
+		made.Dial = unixsock.Dialer(filepath.Join(m.Dir, runName, launch.AgentSocket))
 		made.Commit = func() error { return box.Commit(conn) }
 		return made, nil
 	}
-	made.Conn, made.Dial = conn, box.Once(conn)
+	made.Conn, made.Dial = conn, unixsock.Once(conn)
 	return made, nil
 }
 
@@ -520,21 +342,9 @@ func (m *maker) amend(r *backend.Receipt) {
 
 // peer is the process at the other end of a Unix socket.
 func peer(c net.Conn) (state.Proc, error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return state.Proc{}, fmt.Errorf("the agent's connection is a %T", c)
-	}
-	raw, err := u.SyscallConn()
+	cred, err := unixsock.Peer(c)
 	if err != nil {
 		return state.Proc{}, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return state.Proc{}, err
-	}
-	if cerr != nil {
-		return state.Proc{}, cerr
 	}
 	return procOf(int(cred.Pid))
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // local tells whether the engine is a daemon on this machine that sees the same
@@ -54,17 +56,11 @@ func listener(ctx context.Context, path string) (int, bool) {
 		return 0, false
 	}
 	defer conn.Close() //nolint:errcheck // nothing was sent
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	cred, err := unixsock.Peer(conn)
 	if err != nil {
 		return 0, false
 	}
-	pid := 0
-	err = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid, err == nil && pid > 0
+	return int(cred.Pid), cred.Pid > 0
 }
 
 // sameRoot tells whether a process has this process's root directory.

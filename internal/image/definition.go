@@ -106,9 +106,6 @@ func (d Definition) check() error {
 	return nil
 }
 
-// ValidPackage tells whether name can be a Debian package's.
-func ValidPackage(name string) bool { return packagePattern.MatchString(name) }
-
 // Hash is the hash of all that decides what is built, but for the versions that
 // the archive has.
 func (d Definition) Hash() (string, error) {

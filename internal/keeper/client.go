@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // startTimeout bounds how long a keeper may take to start, and an older one to
@@ -135,7 +137,7 @@ func (k *Keeper) call(ctx context.Context, r request) (answer, error) {
 }
 
 func (k *Keeper) dial(ctx context.Context) (*net.UnixConn, error) {
-	c, err := dialIn(ctx, k.dir, socketFile)
+	c, err := unixsock.Dial(ctx, filepath.Join(k.dir, socketFile))
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/envd"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // holding is what is held for one sandbox.
@@ -48,10 +48,7 @@ func newHolding(ctx context.Context, store string, h *Held, files []*os.File) (_
 	}
 	ho.ctx, ho.end = context.WithCancel(ctx)
 	if h.Stream == nil {
-		socket := h.socket(store)
-		ho.transport = envd.NewTransport(func(ctx context.Context) (net.Conn, error) {
-			return dialIn(ctx, filepath.Dir(socket), filepath.Base(socket))
-		})
+		ho.transport = envd.NewTransport(unixsock.Dialer(h.socket(store)))
 	} else if err := ho.serve(h, store, files); err != nil {
 		ho.end()
 		ho.proc.Close() //nolint:errcheck // on the way out
@@ -67,29 +64,15 @@ func (ho *holding) serve(h *Held, store string, files []*os.File) (err error) {
 		return err
 	}
 	ho.socket = h.socket(store)
-	l, err := listenIn(filepath.Dir(ho.socket), filepath.Base(ho.socket))
+	l, err := unixsock.Listen(filepath.Dir(ho.socket), filepath.Base(ho.socket), 0o600)
 	if err != nil {
 		ho.stream.Close() //nolint:errcheck // on the way out
 		return err
 	}
-	ho.transport = envd.NewTransport(once(ho.stream))
+	ho.transport = envd.NewTransport(unixsock.Once(ho.stream))
 	ho.front = newFront(ho.transport)
 	ho.wg.Go(func() { ho.front.Serve(limited(l)) }) //nolint:errcheck // it ends when it is closed
 	return nil
-}
-
-// once hands out a connection that cannot be made again.
-func once(c net.Conn) func(context.Context) (net.Conn, error) {
-	ch := make(chan net.Conn, 1)
-	ch <- c
-	return func(context.Context) (net.Conn, error) {
-		select {
-		case c := <-ch:
-			return c, nil
-		default:
-			return nil, errors.New("the stream to the agent has ended")
-		}
-	}
 }
 
 // commit opens the sandbox's network, if any.

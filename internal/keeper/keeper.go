@@ -124,12 +124,6 @@ func (h *Held) socket(store string) string {
 	return filepath.Join(runDir(store, h.ID), cmp.Or(h.Socket, agentSocket))
 }
 
-// inDir is a path to name in dir that is short enough for a socket, as long as
-// the directory is open.
-func inDir(dir *os.File, name string) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
-}
-
 // watchProcess has a descriptor that is readable once the process has ended,
 // whatever has its number by then.
 func watchProcess(p state.Proc) (*os.File, error) {

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // Argv0 is the name by which a process knows that it is a keeper. Its argument
@@ -145,7 +147,7 @@ func keep() error {
 	if err := os.Remove(filepath.Join(cfg.Dir, socketFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	l, err := listenIn(cfg.Dir, socketFile)
+	l, err := unixsock.Listen(cfg.Dir, socketFile, 0o600)
 	if err != nil {
 		return err
 	}

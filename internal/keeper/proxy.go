@@ -3,12 +3,10 @@
 package keeper
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"os"
 	"sync"
 	"time"
 
@@ -90,39 +88,4 @@ func (o owners) Accept() (net.Conn, error) {
 	}
 }
 
-// listenIn binds a socket in dir that this user alone can connect to.
-func listenIn(dir, name string) (*net.UnixListener, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close() //nolint:errcheck // read side
-	path := inDir(d, name)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close() //nolint:errcheck // on the way out
-		return nil, err
-	}
-	return l, nil
-}
-
 func limited(l net.Listener) net.Listener { return netutil.LimitListener(owners{l}, maxConns) }
-
-// dialIn connects to a socket in dir.
-func dialIn(ctx context.Context, dir, name string) (*net.UnixConn, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close() //nolint:errcheck // read side
-	var nd net.Dialer
-	c, err := nd.DialContext(ctx, "unix", inDir(d, name))
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.UnixConn), nil //nolint:forcetypeassert // what the network makes
-}

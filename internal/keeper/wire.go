@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
 // protocol counts the changes of request and answer.
@@ -181,19 +182,9 @@ func closeAll(files []*os.File) {
 
 // sameUser refuses a peer that runs as somebody else.
 func sameUser(c *net.UnixConn) error {
-	raw, err := c.SyscallConn()
+	cred, err := unixsock.Peer(c)
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if cerr != nil {
-		return cerr
 	}
 	if int64(cred.Uid) != int64(os.Geteuid()) {
 		return &backend.Error{Op: "keeper", Kind: backend.ErrDenied, Err: fmt.Errorf("the peer runs as uid %d", cred.Uid)}
