@@ -76,6 +76,12 @@ type Config struct {
 	Rootfs string `json:"rootfs,omitempty"`
 	// Templates maps template names to root file system directories.
 	Templates map[string]string `json:"templates,omitempty"`
+	// RootTemplates are those of the templates whose sandboxes have a root with
+	// capabilities: the whole root can be written, in an overlay of the disk's
+	// size, uid 0 has a usual container's capabilities, and programs with
+	// set-user-id bits raise privileges, all of it inside gVisor's kernel. Not
+	// with Via docker.
+	RootTemplates []string `json:"root_templates,omitempty"`
 	// Agent is the path of a static glovebox-agent or glovebox binary. Empty:
 	// glovebox-agent beside this executable, else this executable when it
 	// calls MaybeAgent, else glovebox-agent or glovebox on the PATH.
@@ -121,7 +127,7 @@ func (c Config) Validate() error {
 	case ViaDocker:
 		for field, set := range map[string]bool{
 			"runsc": c.Runsc != "", "platform": c.Platform != "", "rootfs": c.Rootfs != "",
-			"privilege": c.Privilege != "", "cgroup_parent": c.CgroupParent != "",
+			"privilege": c.Privilege != "", "cgroup_parent": c.CgroupParent != "", "root_templates": len(c.RootTemplates) > 0,
 		} {
 			if set {
 				return refuse(field, "leave it out, or leave via out", errors.New("through Docker the engine decides it"))
@@ -129,6 +135,11 @@ func (c Config) Validate() error {
 		}
 	default:
 		return refuse("via", "leave it empty", fmt.Errorf("unknown way %q, known is docker", c.Via))
+	}
+	for i, name := range c.RootTemplates {
+		if c.Templates[name] == "" {
+			return refuse(fmt.Sprintf("root_templates[%d]", i), "name it in templates too", fmt.Errorf("there is no template %q", name))
+		}
 	}
 	for field, p := range map[string]string{"agent": c.Agent, "rootfs": c.Rootfs, "state_dir": c.StateDir, "runsc": c.Runsc} {
 		if p != "" && (!filepath.IsAbs(p) || strings.ContainsRune(p, 0)) {

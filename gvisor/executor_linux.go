@@ -112,7 +112,7 @@ func (d *driver) LookAt(spec backend.Spec) error {
 const minMemory = 256 << 20
 
 // Refuse implements box.Driver.
-func (d *driver) Refuse(_, spec backend.Spec) error {
+func (d *driver) Refuse(asked, spec backend.Spec) error {
 	refuse := func(kind backend.Kind, field, why, fix string) error {
 		return &backend.Error{Op: "create", Kind: kind, Backend: driverName, Field: field, Err: errors.New(why), Fix: fix}
 	}
@@ -136,7 +136,7 @@ func (d *driver) Refuse(_, spec backend.Spec) error {
 	if t := spec.Template; t != "" && d.cfg.Templates[t] == "" {
 		return refuse(backend.ErrNotFound, "template", fmt.Sprintf("there is no template %q", t), "name it in templates")
 	}
-	return nil
+	return d.refuseRooted(asked)
 }
 
 // fixRunsc says where runsc comes from.

@@ -38,6 +38,8 @@ type maker struct {
 	body  *body
 	spec  oci.Spec
 	binds []launch.Bind // the mounts that were asked for, as they were checked
+	// overlay is the size of the root's; 0 for one that is not written to.
+	overlay int64
 }
 
 // Make implements box.Driver.
@@ -158,6 +160,9 @@ func (m *maker) root(cfg *launch.Config) error {
 		m.body.image = hold
 		m.Undo(func() { hold.Close() }) //nolint:errcheck // a lock that ends with it
 	}
+	if m.d.rooted(m.Spec) {
+		return m.ownRoot(cfg, dir)
+	}
 	r, err := newRoot(filepath.Join(m.Dir, rootName), dir)
 	if err != nil {
 		return err
@@ -228,6 +233,7 @@ func inScratch(target string) bool {
 func (m *maker) runtime() error {
 	h := m.d.host
 	m.body.cfg = m.d.runtimeConfig(m.Name, m.Dir)
+	m.body.cfg.Overlay, m.body.cfg.SUID = m.overlay, m.overlay > 0
 	m.Undo(func() {
 		ctx, cancel := box.CleanupContext()
 		defer cancel()
@@ -285,7 +291,10 @@ func (m *maker) bundle() (runsc.Start, error) {
 	m.spec.Args = []string{launch.ContainedBinary, boot.Argv0, launch.OverStdio}
 	m.spec.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	m.spec.Capabilities = box.AgentCapabilities(m.d.host.rootless())
-	m.spec.NoNewPrivileges = true
+	if m.overlay > 0 {
+		m.spec.Capabilities = rootedCaps()
+	}
+	m.spec.NoNewPrivileges = m.overlay == 0
 	m.spec.Rlimits = []oci.Rlimit{
 		{Type: "RLIMIT_NOFILE", Value: agentFiles},
 		{Type: "RLIMIT_NPROC", Value: uint64(m.Spec.Limits.Pids) + agentTasks},
@@ -310,6 +319,7 @@ func (m *maker) bundle() (runsc.Start, error) {
 // amend puts into a receipt what this driver alone knows.
 func (m *maker) amend(r *backend.Receipt) {
 	r.Privileges = string(m.d.host.privilege)
+	m.amendRooted(r)
 	if _, ok := m.d.host.has("memory"); !ok {
 		return
 	}

@@ -24,6 +24,7 @@ type rootMaker struct {
 	image  *os.Root // what it shows
 	path   string   // the image's
 	mounts []oci.Mount
+	shared bool // the root is the image itself, where nothing is made
 }
 
 // ownDirs are the places that exist in every sandbox without the image's.
@@ -160,6 +161,9 @@ const maxFile = 1 << 20
 // place makes the place that target is mounted on, in the root or in the
 // writable directory below it; what lies in the image must have one.
 func (r *rootMaker) place(target string, dir bool) error {
+	if r.shared {
+		return nil
+	}
 	base, rel := r.dir, target
 	for _, m := range slices.Backward(r.mounts) {
 		if m.Kind != oci.Bind || !strings.HasPrefix(target, m.Target+"/") {

@@ -3,6 +3,7 @@ package builtin
 
 import (
 	"context"
+	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/docker"
@@ -33,7 +34,7 @@ func openSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config
 	if err != nil {
 		return nil, err
 	}
-	return &templated{Executor: ex, specs: all}, nil
+	return refusingRoots(&templated{Executor: ex, specs: all}, env, fixRoots), nil
 }
 
 func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config) (registry.Report, error) {
@@ -64,7 +65,7 @@ func openGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (backe
 		return nil, err
 	}
 	if cfg.Via == gvisor.ViaDocker {
-		return ex, nil
+		return refusingRoots(ex, env, fixViaDocker), nil
 	}
 	return &templated{Executor: ex, specs: all}, nil
 }
@@ -75,8 +76,16 @@ func gvisorTemplates(env registry.Env, all map[string]image.Spec, cfg *gvisor.Co
 		cfg.Templates = engineImages(env, cfg.Templates)
 		return nil
 	}
-	cfg.Templates, err = directories(all, cfg.Templates)
-	return err
+	if cfg.Templates, err = directories(all, cfg.Templates); err != nil {
+		return err
+	}
+	for name, s := range all {
+		if s.Root && !slices.Contains(cfg.RootTemplates, name) {
+			cfg.RootTemplates = append(cfg.RootTemplates, name)
+		}
+	}
+	slices.Sort(cfg.RootTemplates)
+	return nil
 }
 
 func probeGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (registry.Report, error) {

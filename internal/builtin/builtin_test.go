@@ -1,6 +1,7 @@
 package builtin_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,5 +67,48 @@ func TestTemplates_elsewhere(t *testing.T) {
 		if err := ex.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTemplates_roots: a root with capabilities is gVisor's alone.
+func TestTemplates_roots(t *testing.T) {
+	t.Setenv("GLOVEBOX_STATE_DIR", t.TempDir())
+	r, err := builtin.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := registry.Env{Templates: map[string]registry.Template{"own": {Rootfs: t.TempDir(), Root: true}, "plain": {Rootfs: t.TempDir()}}}
+	asks := func(driver string, with map[string]any, template string) error {
+		t.Helper()
+		ex, err := r.Open(t.Context(), driver, env, with)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ex.Close()
+		a, ok := backend.As[backend.Admitter](ex)
+		if !ok {
+			t.Fatal("it says nothing beforehand")
+		}
+		_, _, err = a.Admit(backend.Spec{Template: template})
+		_, cerr := ex.Create(t.Context(), backend.Spec{Template: template})
+		if template == "own" && err != nil && backend.KindOf(err) != backend.KindOf(cerr) {
+			t.Errorf("%s: refused as %v beforehand, and then %v", driver, err, cerr)
+		}
+		return err
+	}
+	for driver, with := range map[string]map[string]any{
+		"subprocess": {"state_dir": t.TempDir()}, "docker": {"state_dir": t.TempDir()}, "gvisor": {"state_dir": t.TempDir(), "via": "docker"},
+	} {
+		err := asks(driver, with, "own")
+		e, ok := errors.AsType[*backend.Error](err)
+		if !ok || e.Kind != backend.ErrUnsupported || e.Field != "template" || e.Fix == "" {
+			t.Errorf("%s: %v", driver, err)
+		}
+		if err := asks(driver, with, "plain"); backend.KindOf(err) == backend.ErrUnsupported {
+			t.Errorf("%s without the request: %v", driver, err)
+		}
+	}
+	if err := asks("gvisor", map[string]any{"state_dir": t.TempDir()}, "own"); backend.KindOf(err) == backend.ErrUnsupported {
+		t.Errorf("gvisor: %v", err)
 	}
 }

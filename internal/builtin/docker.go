@@ -15,7 +15,7 @@ func openDocker(ctx context.Context, env registry.Env, cfg docker.Config) (backe
 	if err != nil {
 		return nil, err
 	}
-	return ex, nil
+	return refusingRoots(ex, env, fixRoots), nil
 }
 
 func probeDocker(ctx context.Context, env registry.Env, cfg docker.Config) (registry.Report, error) {

@@ -86,6 +86,12 @@ type Config struct {
 	// a name server on its loopback, variables that name them, and a
 	// resolv.conf. It needs a network namespace of the sandbox's own.
 	Egress bool `json:"egress,omitempty"`
+	// RootCaps are the capabilities, as bits, of uid 0 among the commands; 0 gives
+	// it none. With some, programs with set-user-id bits raise privileges, there
+	// is no filter of system calls, and the root is the sandbox's own: it can be
+	// written, and its runtime caps that at Scratch.Bytes. Contained mode on
+	// gVisor's kernel alone.
+	RootCaps uint64 `json:"root_caps,omitempty"`
 	// bindLow: the agent needs a capability to listen on ports below 1024.
 	bindLow bool
 

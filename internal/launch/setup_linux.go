@@ -46,6 +46,9 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		if err := sb.keepDevices(cfg); err != nil {
 			return nil, fmt.Errorf("devices: %w", err)
 		}
+		if err := sb.openRoot(cfg); err != nil {
+			return nil, fmt.Errorf("root: %w", err)
+		}
 	}
 	for _, l := range cfg.Rlimits {
 		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
@@ -210,17 +213,11 @@ func confineThread(cfg *Config, sb *Sandbox, rules *landlock.Ruleset) error {
 		return fmt.Errorf("session keyring: %w", e)
 	}
 	if cfg.Mode != ModeRestricted {
-		for c := uintptr(0); c <= 63; c++ {
-			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-				if errors.Is(err, unix.EINVAL) {
-					break // past the last capability this kernel knows
-				}
-				return fmt.Errorf("bounding set: %w", err)
-			}
+		if err := sb.bound(cfg.RootCaps); err != nil {
+			return err
 		}
-		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !sb.lacks(err) {
-			return fmt.Errorf("ambient capabilities: %w", err)
-		}
+	}
+	if cfg.Mode != ModeRestricted && cfg.RootCaps == 0 {
 		if err := unix.Prctl(unix.PR_SET_SECUREBITS, securebits, 0, 0, 0); err != nil && !sb.lacks(err) {
 			return fmt.Errorf("securebits: %w", err)
 		}

@@ -37,6 +37,9 @@ type Config struct {
 	// names, which exist already. From them it takes the memory size that the
 	// sandbox sees. Never with Rootless.
 	Groups bool
+	// Overlay is the size, in bytes, of an overlay in memory on the root, which
+	// can then be written and stays as it is; 0 for none.
+	Overlay int64
 	// SUID lets setuid programs raise privileges inside.
 	SUID bool
 }
@@ -69,6 +72,12 @@ func (c *Config) flags(b Binary) []string {
 	if c.Network {
 		network = "sandbox"
 	}
+	// What is read-only is read-only; nothing is hidden in an overlay whose size
+	// nobody limits.
+	overlay := "none"
+	if c.Overlay > 0 {
+		overlay = fmt.Sprintf("root:memory,size=%d", c.Overlay)
+	}
 	out := []string{
 		"--root=" + c.Dir,
 		"--platform=" + platform,
@@ -76,9 +85,7 @@ func (c *Config) flags(b Binary) []string {
 		// Security: the sentry opens no host file by itself but asks the gofer.
 		// It then runs as nobody, without a capability, in an empty root.
 		"--directfs=false",
-		// What is read-only is read-only; nothing is hidden in an overlay whose
-		// size nobody limits.
-		"--overlay2=none",
+		"--overlay2=" + overlay,
 		// Security: no host socket or FIFO can be reached, even one that lies in
 		// a bind mount.
 		"--host-uds=none",

@@ -93,6 +93,7 @@ type plan struct {
 	report   int
 	separate bool
 	noPidfd  bool
+	elevate  bool // set-user-id bits raise privileges
 	// victim has the child be the kernel's first choice when memory is short:
 	// the path and the bytes to write there.
 	victimPath, victimScore *byte
@@ -189,8 +190,10 @@ func fork(p *plan) (pid uintptr, pidfd int32, errno uintptr) {
 	}
 	syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
 	p.failed = stagePrivileges
-	if _, _, e = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		goto fail
+	if !p.elevate {
+		if _, _, e = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+			goto fail
+		}
 	}
 	p.failed = stageUser
 	if p.setUser {

@@ -52,6 +52,8 @@ type Confinement struct {
 	// Victim has the kernel choose commands before the agent when they are out
 	// of memory together.
 	Victim bool
+	// Elevate lets programs with set-user-id bits raise privileges.
+	Elevate bool
 }
 
 // Rlimit is a resource limit: unix.RLIMIT_NOFILE and a value for both its soft
@@ -111,6 +113,7 @@ func (a *Attr) plan() (*plan, error) {
 		}
 	}
 	if c := a.Confine; c != nil {
+		p.elevate = c.Elevate
 		if c.Victim {
 			const score = "1000\x00"
 			if p.victimPath, err = syscall.BytePtrFromString("/proc/self/oom_score_adj"); err != nil {
