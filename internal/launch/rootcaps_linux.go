@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/glovebox-dev/glovebox/internal/launch/sentry"
 )
 
 // RootCapabilities are those of a usual container's root, but for raw sockets,
@@ -18,6 +20,19 @@ func RootCapabilities() uint64 {
 	return 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FSETID | 1<<unix.CAP_FOWNER | 1<<unix.CAP_MKNOD |
 		1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE |
 		1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_KILL | 1<<unix.CAP_AUDIT_WRITE
+}
+
+// meet finds out which kernel a container's agent is on, before the filter, which
+// refuses some of what it looks at, and does what depends on it.
+func (sb *Sandbox) meet(cfg *Config) error {
+	sb.Sentry, _ = sentry.Observe().GVisor()
+	if err := sb.keepDevices(cfg); err != nil {
+		return fmt.Errorf("devices: %w", err)
+	}
+	if err := sb.openRoot(cfg); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	return nil
 }
 
 // openRoot readies a root that the sandbox has for itself, with one cap on all

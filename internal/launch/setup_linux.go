@@ -12,7 +12,6 @@ import (
 
 	"github.com/glovebox-dev/glovebox/internal/launch/landlock"
 	"github.com/glovebox-dev/glovebox/internal/launch/seccomp"
-	"github.com/glovebox-dev/glovebox/internal/launch/sentry"
 	"github.com/glovebox-dev/glovebox/internal/launch/spawn"
 )
 
@@ -41,13 +40,8 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	}
 	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs, Victim: cfg.Mode == ModeContained}}
 	if cfg.Mode == ModeContained {
-		// Before the filter, which refuses some of what it looks at.
-		sb.Sentry, _ = sentry.Observe().GVisor()
-		if err := sb.keepDevices(cfg); err != nil {
-			return nil, fmt.Errorf("devices: %w", err)
-		}
-		if err := sb.openRoot(cfg); err != nil {
-			return nil, fmt.Errorf("root: %w", err)
+		if err := sb.meet(cfg); err != nil {
+			return nil, err
 		}
 	}
 	for _, l := range cfg.Rlimits {
