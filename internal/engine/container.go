@@ -42,6 +42,9 @@ type Container struct {
 	Runtime string // "" is the engine's default
 	Network string // "" is none
 	Sysctls map[string]string
+	// DNS, DNSOptions, DNSSearch and Hosts (name:address) are what the engine
+	// writes into files of its own over the image's; empty DNS is its host's.
+	DNS, DNSOptions, DNSSearch, Hosts []string
 	// Masked are paths inside that are covered beside those that engines cover.
 	Masked []string
 
@@ -223,6 +226,7 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 		IpcMode: container.IPCModePrivate, ShmSize: c.SharedMemory, OomScoreAdj: c.OOMScoreAdj,
 		ReadonlyRootfs: !c.WritableRoot, SecurityOpt: []string{"no-new-privileges"},
 		Runtime: c.Runtime, Sysctls: c.Sysctls, Tmpfs: c.Tmpfs, Init: &no,
+		DNS: c.DNS, DNSOptions: c.DNSOptions, DNSSearch: c.DNSSearch, ExtraHosts: c.Hosts,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		Resources: container.Resources{
 			Memory: c.Memory, MemorySwap: c.Memory, NanoCPUs: int64(c.CPUs * 1e9), PidsLimit: &pids,

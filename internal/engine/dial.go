@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -18,7 +19,7 @@ type hookKey struct{}
 type hook func(net.Conn)
 
 // dialHost connects to the engine. Its errors are *dialError.
-func dialHost(ctx context.Context, d *net.Dialer, u *url.URL) (net.Conn, error) {
+func dialHost(ctx context.Context, d *net.Dialer, u *url.URL, secure *tls.Config) (net.Conn, error) {
 	network, addr := "tcp", u.Host
 	if u.Scheme == "unix" {
 		network = "unix"
@@ -29,6 +30,19 @@ func dialHost(ctx context.Context, d *net.Dialer, u *url.URL) (net.Conn, error) 
 			return nil, ctx.Err()
 		}
 		return nil, &dialError{err: err}
+	}
+	if secure != nil {
+		over := tls.Client(conn, secure)
+		hctx, cancel := context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+		if err := over.HandshakeContext(hctx); err != nil {
+			conn.Close() //nolint:errcheck // on the way out
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, &dialError{err: err}
+		}
+		conn = over
 	}
 	if h, ok := ctx.Value(hookKey{}).(hook); ok {
 		h(conn)

@@ -45,9 +45,11 @@ type limits struct {
 // error is the caller's context's when that ended, and otherwise a
 // *backend.Error.
 type Engine struct {
-	api    *client.Client
-	host   string
-	limits limits
+	api     *client.Client
+	host    string
+	remote  bool
+	refusal error // of every call; nil for none
+	limits  limits
 
 	turn chan struct{} // held by who negotiates; a channel, so waiting has a deadline
 
@@ -58,9 +60,12 @@ type Engine struct {
 
 // Open makes an Engine for the daemon at host, such as
 // "unix:///var/run/docker.sock" or "tcp://10.0.0.1:2376"; "" takes DOCKER_HOST,
-// then the default socket. It connects to nothing. With DOCKER_CERT_PATH it
-// reads the certificates there.
-func Open(host string) (*Engine, error) {
+// then the default socket. It connects to nothing.
+func Open(host string) (*Engine, error) { return OpenWith(host, Options{}) }
+
+// OpenWith is Open of an engine that is reached in a way of its own. Where that
+// way is not safe, or certificates cannot be read, every call says so.
+func OpenWith(host string, o Options) (*Engine, error) {
 	host = cmp.Or(host, os.Getenv(EnvHost), client.DefaultDockerHost)
 	u, err := client.ParseHostURL(host)
 	if err != nil {
@@ -69,15 +74,13 @@ func Open(host string) (*Engine, error) {
 	if err := checkHost(u); err != nil {
 		return nil, invalid("open", "host", err)
 	}
-	var opts []client.Opt
-	if u.Scheme != "unix" && u.Scheme != "npipe" {
-		opts = append(opts, client.WithTLSClientConfigFromEnv())
-	}
-	opts = append(opts, client.WithHost(host))
+	secure, refusal := o.reach(u)
+	opts := []client.Opt{client.WithHost(plainScheme(host, u))}
 	if u.Scheme != "npipe" {
-		dial := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+		dial := dialer()
+		// TLS is spoken below the SDK, which for streams would dial by itself.
 		opts = append(opts, client.WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialHost(ctx, dial, u)
+			return dialHost(ctx, dial, u, secure)
 		}))
 	}
 	api, err := client.NewClientWithOpts(opts...)
@@ -85,12 +88,21 @@ func Open(host string) (*Engine, error) {
 		return nil, invalid("open", "host", err)
 	}
 	return &Engine{
-		api: api, host: host, turn: make(chan struct{}, 1),
+		api: api, host: host, turn: make(chan struct{}, 1), refusal: refusal,
+		remote: o.Elsewhere || u.Scheme != "unix" && u.Scheme != "npipe",
 		limits: limits{
 			ping: 5 * time.Second, quick: 10 * time.Second, normal: 30 * time.Second, long: time.Minute,
 			idle: 5 * time.Minute, fresh: time.Second,
 		},
 	}, nil
+}
+
+// plainScheme is host as the SDK is told it.
+func plainScheme(host string, u *url.URL) string {
+	if u.Scheme == "https" {
+		return "tcp" + strings.TrimPrefix(host, "https")
+	}
+	return host
 }
 
 func checkHost(u *url.URL) error {
@@ -161,6 +173,9 @@ func (e *Engine) do(ctx context.Context, c call, f func(context.Context) error) 
 // alive negotiates the version of the API once, and where the daemon has not
 // answered lately asks whether it is there.
 func (e *Engine) alive(ctx context.Context, recently bool) error {
+	if e.refusal != nil {
+		return e.refusal
+	}
 	known := func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -28,6 +28,7 @@ type Image struct {
 	Cmd        []string
 	Dir        string
 	Volumes    []string
+	Layers     []string // digests of what the layers hold, the lowest first
 }
 
 // Image tells about an image, by name or ID. One that is not there is
@@ -49,6 +50,7 @@ func (e *Engine) Image(ctx context.Context, name string) (Image, error) {
 		out.Labels, out.User, out.Env, out.Entrypoint, out.Cmd, out.Dir = c.Labels, c.User, c.Env, c.Entrypoint, c.Cmd, c.WorkingDir
 		out.Volumes = slices.Sorted(maps.Keys(c.Volumes))
 	}
+	out.Layers = got.RootFS.Layers
 	return out, nil
 }
 
