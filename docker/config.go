@@ -1,9 +1,10 @@
-// Package docker runs sandboxes as hardened containers of a Docker engine on this
-// machine: no network, no capability for user code, a system call filter of
+// Package docker runs sandboxes as hardened containers of a Docker engine, on
+// this machine or another: no network, no capability for user code, a system call filter of
 // ours on top of the engine's profile, a read-only root, and one tmpfs with a
 // cap for all that can be written. The agent is the container's first process
-// and is reached over a Unix socket that user code cannot open: neither
-// docker exec nor docker cp is used.
+// and is reached over a Unix socket that user code cannot open, or over the
+// attach stream of an engine elsewhere: neither docker exec nor docker cp is
+// used.
 package docker
 
 import (
@@ -19,10 +20,20 @@ const driverName = "docker"
 
 // Config is the backend's configuration. The zero value is the default.
 type Config struct {
-	// Host is the engine's address, such as unix:///var/run/docker.sock. Empty:
-	// DOCKER_HOST, else the default socket. It must be an engine of this
-	// machine.
+	// Host is the engine's address, such as unix:///var/run/docker.sock or
+	// tcp://build.example:2376. Empty: DOCKER_HOST, else the default socket. An
+	// engine over TCP counts as one on another machine, whatever the address.
 	Host string `json:"host,omitempty"`
+	// Remote says that the engine is on another machine though its address is a
+	// Unix socket, such as one that ssh forwards.
+	Remote bool `json:"remote,omitempty"`
+	// TLSDir holds ca.pem, cert.pem and key.pem for an engine over TCP. Empty:
+	// DOCKER_CERT_PATH where DOCKER_TLS_VERIFY is set, as for the docker
+	// command.
+	TLSDir string `json:"tls_dir,omitempty"`
+	// Insecure accepts an engine on another machine without TLS. Whoever is on
+	// the way then has all of that machine.
+	Insecure bool `json:"insecure,omitempty"`
 	// Runtime is the engine's runtime that containers run with. Empty: the
 	// engine's default.
 	Runtime string `json:"runtime,omitempty"`
@@ -47,7 +58,7 @@ func (c Config) Validate() error {
 	invalid := func(field string, err error) error {
 		return &backend.Error{Op: "config", Kind: backend.ErrInvalid, Field: field, Err: err}
 	}
-	for field, p := range map[string]string{"agent": c.Agent, "state_dir": c.StateDir} {
+	for field, p := range map[string]string{"agent": c.Agent, "state_dir": c.StateDir, "tls_dir": c.TLSDir} {
 		if p != "" && (!filepath.IsAbs(p) || strings.ContainsRune(p, 0)) {
 			return invalid(field, fmt.Errorf("%q is not an absolute path", p))
 		}

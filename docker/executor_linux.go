@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -32,7 +33,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e, err := engine.Open(cfg.Host)
+	e, err := engine.OpenWith(cfg.Host, engine.Options{TLSDir: cfg.TLSDir, Plain: cfg.Insecure, Elsewhere: cfg.Remote})
 	if err != nil {
 		return nil, err
 	}
@@ -42,15 +43,26 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		store, serr = state.Open(dir)
 	}
 	abi := landlock.ABI()
-	d := dockerbox.New(e, store, dockerbox.Options{
+	o := dockerbox.Options{
 		Name: driverName, Capabilities: capabilities(os.Geteuid() == 0, abi), Runtime: cfg.Runtime,
 		MinMemory: minMemory, PidsReserve: pidsReserve, Image: cfg.Image, Templates: cfg.Templates,
 		Agent: cfg.Agent, NoLandlock: abi == 0,
-	})
+	}
+	if e.Remote() {
+		o.Remote, o.Stdio, o.NoLandlock = true, true, false
+		o.Capabilities = remoteCapabilities()
+	}
+	d := dockerbox.New(e, store, o)
 	// An unwritable journal refuses Create, never Open or Destroy.
 	ex := box.New(ctx, d, box.Options{Store: store, StoreErr: serr, Config: cfg})
 	d.Bind(ex)
 	return &Executor{ex, d}, nil
+}
+
+// Sweep removes what is left of sandboxes whose owners are gone and, on an
+// engine elsewhere, the images with the agent in them that nothing uses.
+func (ex *Executor) Sweep(ctx context.Context) error {
+	return errors.Join(ex.Executor.Sweep(ctx), ex.d.RemoveDerived(ctx))
 }
 
 // MaybeAgent turns this process into a sandbox's agent when it was started as
@@ -74,7 +86,7 @@ func Measure(ctx context.Context, cfg Config) (Report, error) {
 	}
 	r.Facts = append(r.Facts,
 		Fact{Name: "engine", Value: fmt.Sprintf("%s, API %s, cgroup v%d by %s", info.Version, info.APIVersion, info.CgroupVersion, info.CgroupDriver), OK: true},
-		Fact{Name: "engine is local", Value: yes(info.Local), OK: info.Local},
+		Fact{Name: "engine is local", Value: yes(info.Local), OK: info.Local || ex.d.Elsewhere()},
 		runc(info),
 		Fact{Name: "engine's user namespace", Value: yes(info.UsernsRemap || info.Rootless), OK: true},
 	)

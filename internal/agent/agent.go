@@ -62,6 +62,9 @@ type Options struct {
 	// Totals are what /metrics gives as the sandbox's size; zero fields are
 	// the host's.
 	Totals Totals
+	// Heartbeat closes connections whose peer has not answered for half a
+	// minute.
+	Heartbeat bool
 	// OnDeadline is called once, when the sandbox's deadline has passed and
 	// its commands were killed. It may call Close.
 	OnDeadline func()

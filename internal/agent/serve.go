@@ -10,11 +10,20 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
+
+// pingAfter is how long a peer may be silent before it is asked whether it is
+// there, and then has to answer.
+const pingAfter = 15 * time.Second
 
 // newHTTPServer speaks HTTP/2 with prior knowledge, and HTTP/1.1 to peers that
 // know no better.
 func newHTTPServer(s *Server) *http.Server {
+	ping := time.Duration(0)
+	if s.opts.Heartbeat {
+		ping = pingAfter
+	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -22,6 +31,7 @@ func newHTTPServer(s *Server) *http.Server {
 		Handler:   s.Handler(),
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: ping, PingTimeout: ping,
 			MaxConcurrentStreams:          4 * maxRunning,
 			MaxReadFrameSize:              256 << 10,
 			MaxReceiveBufferPerConnection: 4<<20 - 1,

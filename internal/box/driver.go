@@ -50,6 +50,15 @@ type Driver interface {
 	Close() error
 }
 
+// Elsewhere is on drivers whose sandboxes do not run on this host.
+type Elsewhere interface{ Elsewhere() bool }
+
+// Witness is on bodies whose counters are far away: what they know of how a
+// command ended comes from here in the place of Stats.
+type Witness interface {
+	Witness(ctx context.Context, exit backend.Exit) (cgroup.Stats, bool)
+}
+
 // Needs is what a sandbox must have before it is made.
 type Needs struct {
 	UIDs  bool // a range of host uids of its own

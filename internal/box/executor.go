@@ -183,6 +183,9 @@ func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	case spec.IdempotencyKey != "":
 		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")
 	}
+	if far, ok := ex.driver.(Elsewhere); ok && far.Elsewhere() {
+		return nil
+	}
 	if total := memoryNow(); total > 0 && asked.Limits.Memory > total {
 		return refuse(backend.ErrCapacity, "limits.memory",
 			fmt.Sprintf("%d bytes are asked for, this host has %d", asked.Limits.Memory, total), "ask for less")

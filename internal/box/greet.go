@@ -60,7 +60,7 @@ func CheckHello(cfg *launch.Config, h launch.Hello) error {
 		return errors.New("the agent is not the first process of a pid namespace")
 	case !cfg.NoSeccomp && !h.Seccomp, cfg.RootCaps == 0 && !h.NoNewPrivs:
 		return errors.New("the agent has no system call filter")
-	case !cfg.NoLandlock && h.LandlockABI == 0:
+	case !cfg.NoLandlock && !cfg.MaybeLandlock && h.LandlockABI == 0:
 		return errors.New("the agent has no Landlock domain")
 	}
 	return nil

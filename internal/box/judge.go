@@ -21,14 +21,22 @@ type evidence struct {
 }
 
 // judge amends exit with what the kernel counted outside the sandbox.
-func (sb *Sandbox) judge(_ context.Context, exit *backend.Exit) {
-	if stats, ok := sb.body.Stats(); ok {
+func (sb *Sandbox) judge(ctx context.Context, exit *backend.Exit) {
+	stats, ok := sb.counters(ctx, *exit)
+	if ok {
 		sb.evidence.attribute(stats, exit)
 		amendFrom(stats, &exit.Usage)
 	}
 	if exit.Reason == backend.ReasonMemoryLimit {
 		hit(exit, backend.HitMemory)
 	}
+}
+
+func (sb *Sandbox) counters(ctx context.Context, exit backend.Exit) (cgroup.Stats, bool) {
+	if w, ok := sb.body.(Witness); ok {
+		return w.Witness(ctx, exit)
+	}
+	return sb.body.Stats()
 }
 
 // attribute gives a SIGKILL that nobody sent the kernel's reason, and lists the

@@ -72,7 +72,7 @@ func (d *Driver) discard(ctx context.Context, name, id string) error {
 	if backend.KindOf(err) == backend.ErrConflict {
 		err = d.settled(dctx, name) // somebody else removes it
 	}
-	if id == "" {
+	if id == "" || d.o.Remote {
 		return err
 	}
 	left, ferr := engine.FindRemains(id)
@@ -234,6 +234,9 @@ func (d *Driver) Orphans(ctx context.Context) ([]string, error) {
 	list, err := d.engine.List(ctx, labelStore, d.store.ID())
 	if err != nil {
 		return nil, nil //nolint:nilerr // see above
+	}
+	if d.o.Remote {
+		d.removeDerived(ctx, list)
 	}
 	prefix := box.Name(d.store, "")
 	var ids []string

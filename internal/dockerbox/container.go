@@ -46,6 +46,10 @@ func (m *maker) container() (engine.Container, error) {
 		// raising one takes a capability that it does not have.
 		c.Ulimits = ulimits(m.config().Rlimits)
 	}
+	if m.d.o.Remote {
+		m.farFiles(&c)
+		return c, m.scratch(&c)
+	}
 	if m.binary, err = box.FindAgent(m.d.o.Name, m.d.o.Agent); err != nil {
 		return c, err
 	}

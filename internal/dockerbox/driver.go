@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -39,6 +40,8 @@ type Options struct {
 	// Stdio reaches the agent over the engine's attach stream, where the
 	// runtime lets no socket through.
 	Stdio bool
+	// Remote: the engine is on another machine. It takes Stdio.
+	Remote bool
 	// Sentry requires the kernel to be gVisor's.
 	Sentry bool
 	// MinMemory is the least that limits.memory may be.
@@ -68,12 +71,17 @@ type Driver struct {
 	info    engine.Info
 	infoAt  time.Time
 	profile []byte
+	derived map[string]string // images with the agent, by what they are made of
+	layer   layerHash         // of the last one that was looked at
+
+	deriving chan struct{} // held by who makes an image
+	memory   memoryWatch   // of containers elsewhere
 }
 
 // New makes a driver over an engine and a store, which may be nil where there
 // is none. It does no I/O. Bind must follow.
 func New(e *engine.Engine, store *state.Store, o Options) *Driver {
-	d := &Driver{o: o, engine: e, store: store}
+	d := &Driver{o: o, engine: e, store: store, deriving: make(chan struct{}, 1)}
 	if store != nil {
 		d.images = image.Open(store.Dir())
 	}
@@ -90,7 +98,10 @@ func (d *Driver) Name() string { return d.o.Name }
 func (d *Driver) Capabilities() backend.Capabilities { return d.o.Capabilities }
 
 // Close implements box.Driver.
-func (d *Driver) Close() error { return d.engine.Close() }
+func (d *Driver) Close() error {
+	d.memory.close()
+	return d.engine.Close()
+}
 
 // Needs implements box.Driver.
 func (d *Driver) Needs(backend.Spec) box.Needs {
@@ -103,7 +114,7 @@ func (d *Driver) Needs(backend.Spec) box.Needs {
 
 // leases tells whether each sandbox has host uids of its own: in gVisor the
 // guest's uids are nobody's on the host.
-func (d *Driver) leases() bool { return os.Geteuid() == 0 && !d.o.Sentry }
+func (d *Driver) leases() bool { return os.Geteuid() == 0 && !d.o.Sentry && !d.o.Remote }
 
 // infoFor is how long what the engine says of itself is believed.
 const infoFor = 30 * time.Second
@@ -171,6 +182,9 @@ func (d *Driver) LookAt(spec backend.Spec) error {
 	if err != nil {
 		return err
 	}
+	if err := d.fits(info, spec); err != nil {
+		return err
+	}
 	img, err := d.image(ctx, spec.Template, false)
 	if err != nil {
 		return err
@@ -192,9 +206,12 @@ func (d *Driver) usable(ctx context.Context) (engine.Info, error) {
 	}
 	unavailable := func(why, fix string) error { return d.refuse(backend.ErrUnavailable, "host", why, fix) }
 	switch {
-	case !info.Local:
-		return info, unavailable("the engine is on another machine, or in a container of its own, where the agent cannot be brought in",
-			"name an engine of this machine, or run glovebox where the engine runs")
+	case d.o.Remote && !sameMachine(info):
+		return info, unavailable(fmt.Sprintf("the engine's machine is %s on %s, the agent is for %s on linux", box.Sanitize(info.Arch), box.Sanitize(info.OS), runtime.GOARCH),
+			"name an engine of the same kind of machine")
+	case !info.Local && !d.o.Remote:
+		return info, unavailable("the engine is on another machine, or in a container of its own, though its address says it is here",
+			"set remote: true for the docker backend, name an engine of this machine, or run glovebox where the engine runs")
 	case !info.MemoryLimit || !info.PIDsLimit:
 		return info, unavailable("the engine can limit neither memory nor processes", "enable the memory and pids control groups")
 	case !info.Seccomp:
@@ -229,6 +246,7 @@ func (d *Driver) Probe(ctx context.Context) backend.Health {
 	info, err := d.usable(ctx)
 	if err == nil {
 		h = box.ProbeShell(ctx, d.ex)
+		h.Measured = !d.o.Remote
 		if info.RuncProblem != "" && !d.o.Sentry {
 			h.Warnings = append(h.Warnings, info.RuncProblem)
 		}

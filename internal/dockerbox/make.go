@@ -62,6 +62,9 @@ func (d *Driver) Make(ctx context.Context, b *box.Birth) (*box.Made, error) {
 		b.Warnings = append(b.Warnings, warning)
 	}
 	m.identities()
+	if d.o.Remote {
+		return m.far(ctx)
+	}
 	c, err := m.container()
 	if err != nil {
 		return nil, err
@@ -72,10 +75,12 @@ func (d *Driver) Make(ctx context.Context, b *box.Birth) (*box.Made, error) {
 // identities chooses the uids of user and agent.
 func (m *maker) identities() {
 	mapped := m.info.UsernsRemap || m.info.Rootless
-	m.hostDisk = os.Geteuid() == 0 && !mapped
+	m.hostDisk = os.Geteuid() == 0 && !mapped && !m.d.o.Remote
 	base := 0
 	switch {
 	case mapped || m.d.o.Sentry:
+	case m.d.o.Remote:
+		base = farUIDs(m.Store.ID())
 	case m.Lease != nil:
 		base = int(m.Lease.Base())
 	default:

@@ -103,6 +103,12 @@ type Config struct {
 	// them; the agent fails when it was told nothing and cannot apply them.
 	NoSeccomp  bool `json:"no_seccomp,omitempty"`
 	NoLandlock bool `json:"no_landlock,omitempty"`
+	// MaybeLandlock: nobody could measure the kernel, and one without Landlock
+	// will do.
+	MaybeLandlock bool `json:"maybe_landlock,omitempty"`
+	// Heartbeat ends the agent when its owner does not answer any more, where
+	// the byte stream to it can end without a word.
+	Heartbeat bool `json:"heartbeat,omitempty"`
 }
 
 // Root says what a sandbox's root is made of.

@@ -159,6 +159,7 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	opts := agent.Options{
 		Reaper: sb.Reaper, Confine: sb.Confine, Env: cfg.Env, Hello: hello(cfg, sb), Token: cfg.Token,
 		Scratch: cfg.Root.Home, SignalResize: sb.Sentry, Totals: agent.Totals{CPUs: cfg.LimitCPUs, Memory: cfg.LimitMemory},
+		Heartbeat:  cfg.Heartbeat,
 		OnDeadline: func() { atDeadline(cfg, srv) },
 	}
 	own := !cfg.SeparateIDs()

@@ -1,0 +1,30 @@
+package docker
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/box"
+)
+
+// remoteCapabilities are those of an engine on another machine: nothing of this
+// host can be shown there, nothing there can be looked at from here, and nobody
+// holds the stream of a sandbox whose creator has gone.
+func remoteCapabilities() backend.Capabilities {
+	c := capabilities(false, 1)
+	c.Features = slices.DeleteFunc(c.Features, func(f backend.Feature) bool {
+		return f == backend.FeatureMounts || f == backend.FeatureFind
+	})
+	c.Claims = maps.Clone(c.Claims)
+	c.Claims[backend.ControlFileRules] = box.BestEffort("Landlock, where the engine's kernel has it", "the receipt says whether it has")
+	c.Claims[backend.ControlMountsRO] = backend.Claim{Enforcement: backend.Unsupported, Note: "nothing of this host can be shown on another machine"}
+	c.Claims[backend.ControlOwnUID] = box.BestEffort("host uids of this store's own, or the engine's user namespace", "sandboxes of one store share them")
+	c.Claims[backend.ControlBound] = backend.Claim{
+		Enforcement: backend.Enforced, Mechanism: "the agent, first process of the pid namespace, ends with the engine's attach stream, or half a minute after nobody answers on it",
+	}
+	c.Claims[backend.ControlKillAll] = backend.Claim{
+		Enforcement: backend.Enforced, Mechanism: "pid namespace", Note: "that nothing is left is the engine's word: its machine cannot be looked at",
+	}
+	return c
+}
