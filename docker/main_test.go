@@ -111,6 +111,12 @@ type fixture struct {
 // the store may be left, neither in the engine nor below it.
 func setUp(t *testing.T, change func(*docker.Config)) *fixture {
 	t.Helper()
+	return setUpAt(t, "unix://"+socket, change)
+}
+
+// setUpAt is setUp with an engine that is looked at by another address.
+func setUpAt(t *testing.T, host string, change func(*docker.Config)) *fixture {
+	t.Helper()
 	testenv.NeedRoot(t)
 	_, unavailable := testimage.Ref(t.Context())
 	testenv.Require(t, "docker", unavailable)
@@ -122,7 +128,7 @@ func setUp(t *testing.T, change func(*docker.Config)) *fixture {
 		change(&f.cfg)
 	}
 	var err error
-	if f.e, err = engine.Open("unix://" + socket); err != nil {
+	if f.e, err = engine.Open(host); err != nil {
 		t.Fatal(err)
 	}
 	before, err := leak.Host()

@@ -157,6 +157,10 @@ func (d *Driver) refuse(kind backend.Kind, field, why, fix string) error {
 
 // Refuse implements box.Driver.
 func (d *Driver) Refuse(_, spec backend.Spec) error {
+	if d.o.Remote && len(spec.Mounts) > 0 {
+		return d.refuse(backend.ErrUnsupported, "mounts[0]", "the engine is on another machine, where nothing of this host can be shown",
+			"write the files into the sandbox, put them into a template's image, or use an engine of this machine")
+	}
 	if spec.Limits.Memory < d.o.MinMemory {
 		return d.refuse(backend.ErrUnsupported, "limits.memory",
 			fmt.Sprintf("%d bytes are too few: the agent and all that runs are counted together", spec.Limits.Memory),
