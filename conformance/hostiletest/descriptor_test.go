@@ -35,7 +35,7 @@ func descriptorAttacks() []attack {
 		}},
 		{id: "FD-07", only: modeRoot + modeUserns, program: "fds.py", args: []string{"ptys"}, during: func(*scene, *box) {}, inside: atMost(maxPTYs), control: control{works: atLeast(100)}},
 		{id: "FD-08", program: "fds.py", args: []string{"keys"}, control: control{shows: []string{"add_key to -3", "add_key to -4", "keyctl of the session", "join a session"}}},
-		{id: "FD-09", program: "fds.py", args: []string{"queues"}, during: noHostQueues, inside: atMost(256), control: control{works: atLeast(1)}},
+		{id: "FD-09", program: "fds.py", args: []string{"queues"}, during: noHostQueues, inside: fewQueues, control: control{works: atLeast(1)}},
 	}
 }
 
@@ -61,6 +61,17 @@ func atMost(n int) func(*scene, *outcome) {
 	}
 }
 
+// fewQueues: where the kernel is the sandbox's own, so are its queues, which are
+// memory and counted as such.
+func fewQueues(s *scene, o *outcome) {
+	if sentry() {
+		atLeast(1)(s, o)
+		emulations.Store(s.Name(), true)
+		return
+	}
+	atMost(256)(s, o)
+}
+
 func nothingLeaked(s *scene, o *outcome) {
 	s.blocked(o)
 	if bytes.Contains(o.stdout, []byte(w.token)) {
@@ -74,7 +85,9 @@ func neighbourWatches(s *scene, _ *box) { neighbour(s, "fds.py", "inotify", "200
 
 func neighbourWasFull(s *scene, b *box, o *outcome) {
 	releaseNeighbour(s, b, o)
-	if r := s.kept["neighbour"].(*report); r.Errno == "" {
+	if r := s.kept["neighbour"].(*report); r.Errno == "" && sentry() {
+		emulations.Store(s.Name(), true) // each kernel has as many as there is memory for
+	} else if r.Errno == "" {
 		s.Errorf("inconclusive: the neighbour met no limit with %d", r.N)
 	}
 }

@@ -27,6 +27,10 @@ func diskAttacks() []attack {
 		}}
 	}
 	wiping := control{works: wipeWorks}
+	entries := int(backend.DefaultInodes)
+	if sentry() || w.target.engine {
+		entries = 20000 // each goes through more hands
+	}
 	return []attack{
 		{id: "DI-01", program: "disk.py", args: []string{"places"}, outside: noStrayFiles, control: control{
 			shows: []string{"/etc", "/usr", "/root", "/opt", "/run", "/var/lib"}, fact: "an unprivileged user may write none of these anywhere",
@@ -40,7 +44,7 @@ func diskAttacks() []attack {
 		{id: "DI-03", program: "disk.py", args: []string{"sparse"}, control: control{
 			shell: `cd "$(dirname "$3")"`, shows: []string{"truncate 1 TiB", "write at 1 TiB"},
 		}},
-		{id: "DI-06", program: "disk.py", args: []string{"entries"}, inside: someFiles(int(backend.DefaultInodes)), outside: endsQuickly, control: takes(70000)},
+		{id: "DI-06", program: "disk.py", args: []string{"entries", itoa(entries + entries/10)}, limits: backend.Limits{Inodes: int64(entries)}, timeout: time.Minute, inside: someFiles(entries), outside: endsQuickly, control: takes(entries + entries/10)},
 		{id: "DI-07", program: "disk.py", args: []string{"undeletable"}, inside: exits(0), outside: endsQuickly, control: control{works: undeletableOutside}},
 		{id: "DI-12", program: "disk.py", args: []string{"core"}, outside: noCore, control: control{shell: "ulimit -c unlimited", shows: []string{"setrlimit", "core file"}}},
 		{id: "DI-15", program: "disk.py", args: []string{"bomb"}, limits: small, inside: diskFull, control: takes(300)},

@@ -60,7 +60,7 @@ func forkAttacks() []attack {
 
 // timebomb ends a control as a careless supervisor would: it asks the group to
 // end, and then kills the program alone.
-const timebomb = `p=$$; (sleep 1; kill -TERM -$p; kill -9 $p) </dev/null >/dev/null 2>&1 &`
+const timebomb = `p=$$; (trap '' TERM; sleep 1; kill -TERM -$p; kill -9 $p) </dev/null >/dev/null 2>&1 &`
 
 // someThenRefused: enough were made to be sure that it is the limit.
 func someThenRefused(s *scene, o *outcome) {
@@ -92,7 +92,13 @@ func hostStillForks(s *scene, b *box) {
 	if err := exec.CommandContext(ctx, "/bin/true").Run(); err != nil {
 		s.Errorf("open: the host cannot fork: %v", err)
 	}
-	n, most := b.threads(), fewTasks
+	n, most := 0, fewTasks
+	switch {
+	case sentry():
+		n, most = b.tasksOfKernel(s.T), outerTasks
+	default:
+		n = b.threads(s.T)
+	}
 	if w.mode == modeUserns {
 		most += agentTasks
 	}
@@ -121,6 +127,12 @@ func pidsWereHit(s *scene, b *box, o *outcome) {
 
 // noZombies: what nobody waited for is collected once its parent has ended.
 func noZombies(s *scene, b *box, _ *outcome) {
+	if sentry() {
+		if !eventually(time.Second+grace(), func() bool { return b.zombies(s.T) == 0 }) {
+			s.Error("open: zombies stay in the sandbox")
+		}
+		return
+	}
 	if !eventually(time.Second+grace(), func() bool {
 		for pid := range processes() {
 			if pid != b.agentPID && pidNamespace(pid) == b.pidns {
@@ -162,11 +174,14 @@ func returnsPromptly(s *scene, o *outcome) {
 
 // treeIsGone: the command's processes have gone though the sandbox lives on.
 func treeIsGone(s *scene, b *box, _ *outcome) {
-	if !eventually(time.Second+grace(), func() bool { return len(b.code()) == 0 }) {
-		s.Errorf("open: %d processes outlive the timeout", len(b.code()))
+	if !eventually(time.Second+grace(), func() bool { return len(b.code(s.T)) == 0 }) {
+		s.Errorf("open: %d processes outlive the timeout", len(b.code(s.T)))
 	}
 	if _, out := runIn(s.T, b, "echo alive"); out != "alive\n" {
 		s.Errorf("the sandbox is unusable afterwards: %q", out)
+	}
+	if sentry() {
+		b.idle(s.T)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
 // helper is this test binary in another process: a supervisor that can be
@@ -38,7 +39,7 @@ func startHelper(t *testing.T, args ...string) *helper {
 	dir := openDir(t)
 	h := &helper{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe"), dir: dir, errs: &watched{}}
 	h.cmd.Env = append(os.Environ(), envHelper+"="+strings.Join(args, " "), envDir+"="+dir, "GLOVEBOX_TEST_HOSTILE_AGENT="+w.agent,
-		"GLOVEBOX_TEST_HOSTILE_MODE="+w.mode)
+		"GLOVEBOX_TEST_HOSTILE_MODE="+w.mode, testenv.EnvRootfs+"="+w.rootfs)
 	h.cmd.Stderr = h.errs
 	h.cmd.WaitDelay = 5 * time.Second
 	out, err := h.cmd.StdoutPipe()
@@ -57,6 +58,10 @@ func startHelper(t *testing.T, args ...string) *helper {
 		h.in.Close()
 		_ = h.cmd.Process.Kill()
 		_ = h.cmd.Wait()
+		if ex, err := w.target.open(context.Background(), w.settings(filepath.Join(dir, "state"))); err == nil { //nolint:usetesting // the test's is over
+			_ = ex.Sweep(context.Background()) //nolint:usetesting // the same
+			_ = ex.Close()
+		}
 	})
 	return h
 }
@@ -77,7 +82,7 @@ func help(what string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	ex, err := targets()[os.Getenv("GLOVEBOX_TEST_HOSTILE_MODE")].open(ctx, settings{
-		agent: os.Getenv("GLOVEBOX_TEST_HOSTILE_AGENT"), stateDir: filepath.Join(os.Getenv(envDir), "state"),
+		agent: os.Getenv("GLOVEBOX_TEST_HOSTILE_AGENT"), stateDir: filepath.Join(os.Getenv(envDir), "state"), rootfs: os.Getenv(testenv.EnvRootfs),
 	})
 	if err == nil {
 		switch args[0] {

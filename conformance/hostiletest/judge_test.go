@@ -57,7 +57,7 @@ func (s *scene) blocked(o *outcome) {
 	s.Helper()
 	tries := s.tries(o, "inside")
 	for _, name := range slices.Sorted(maps.Keys(tries)) {
-		if tries[name] == "ok" {
+		if tries[name] == "ok" && !s.emulates(name) {
 			s.Errorf("open: %s works inside", name)
 		}
 	}

@@ -42,6 +42,9 @@ func declared(t *testing.T, why string) {
 func verdict(t *testing.T, id string) {
 	t.Helper()
 	v := "contained"
+	if _, ok := emulations.Load(t.Name()); ok {
+		v = "emulated"
+	}
 	switch {
 	case t.Failed():
 		v = "open"

@@ -37,8 +37,13 @@ const (
 	modeRoot   = "R"
 	modeUserns = "U"
 	modeDocker = "D"
+	// gVisor: started directly by root, by another user, and by an engine.
+	modeGVisor    = "G"
+	modeRootless  = "N"
+	modeViaDocker = "V"
 
-	asRoot = modeRoot + modeDocker // root makes the sandboxes
+	ofGVisor = modeGVisor + modeRootless + modeViaDocker
+	asRoot   = modeRoot + modeDocker + modeGVisor + modeViaDocker // root makes the sandboxes
 )
 
 // What a re-executed test binary is told.
@@ -63,6 +68,7 @@ type world struct {
 	ex     executor
 	dir    string // every user can enter it
 	agent  string
+	rootfs string // that a user without rights can read
 	token  string // in the environment of this process, of no sandbox
 	pens   *pens
 }
@@ -151,7 +157,12 @@ func open(t *testing.T, mode string) {
 	t.Helper()
 	agent = builder.Build(t, "cmd/glovebox-agent")
 	w.mode, w.target, w.agent = mode, targets()[mode], agent
-	ex, err := w.target.open(t.Context(), settings{agent: agent, stateDir: filepath.Join(w.dir, "state-"+mode)})
+	if mode == modeRootless {
+		rootfs, unavailable := builder.Rootfs(t)
+		testenv.Require(t, "gvisor", unavailable)
+		w.rootfs = rootfs
+	}
+	ex, err := w.target.open(t.Context(), w.settings(filepath.Join(w.dir, "state-"+mode)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +175,11 @@ func open(t *testing.T, mode string) {
 	interpreterWorks(t)
 }
 
+// settings are those of an executor with this state.
+func (w *world) settings(stateDir string) settings {
+	return settings{agent: w.agent, stateDir: stateDir, rootfs: w.rootfs}
+}
+
 func TestRoot(t *testing.T) {
 	testenv.NeedRoot(t)
 	open(t, modeRoot)
@@ -172,11 +188,52 @@ func TestRoot(t *testing.T) {
 
 func TestUserns(t *testing.T) {
 	if os.Geteuid() == 0 {
-		asNobody(t)
+		asNobody(t, "TestUserns")
 		return
 	}
 	open(t, modeUserns)
 	families(t)
+}
+
+func TestGVisor(t *testing.T) {
+	testenv.NeedRoot(t)
+	needRunsc(t)
+	open(t, modeGVisor)
+	families(t)
+}
+
+func TestGVisorRootless(t *testing.T) {
+	needRunsc(t)
+	if os.Geteuid() == 0 {
+		_, unavailable := builder.Rootfs(t) // while it can be linked
+		testenv.Require(t, "gvisor", unavailable)
+		asNobody(t, "TestGVisorRootless")
+		return
+	}
+	open(t, modeRootless)
+	families(t)
+}
+
+func TestGVisorDocker(t *testing.T) {
+	testenv.NeedRoot(t)
+	_, unavailable := testimage.Ref(t.Context())
+	testenv.Require(t, "docker", unavailable)
+	testenv.Require(t, "gvisor", engineHasNoRunsc())
+	open(t, modeViaDocker)
+	families(t)
+}
+
+// needRunsc skips where gVisor is not, or fails where it must be.
+func needRunsc(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/usr/local/bin/runsc"); err != nil {
+		if _, perr := exec.LookPath("runsc"); perr != nil {
+			testenv.Require(t, "gvisor", err.Error())
+		}
+	}
+	if _, unavailable := testimage.Rootfs(); unavailable != "" && os.Getenv(testenv.EnvRootfs) == "" {
+		testenv.Require(t, "gvisor", unavailable)
+	}
 }
 
 func TestDocker(t *testing.T) {
@@ -196,7 +253,7 @@ func families(t *testing.T) {
 		networkAttacks(), secretAttacks(), tamperAttacks(), privilegeAttacks(), kernelAttacks(),
 	} {
 		for _, a := range family {
-			if a.user != "" && !rooted() {
+			if a.user != "" && !rooted() || !w.target.wants(a.id) {
 				continue // there is one account only
 			}
 			t.Run(a.id, func(t *testing.T) {
@@ -206,6 +263,9 @@ func families(t *testing.T) {
 		}
 	}
 	for id, f := range scenarios() {
+		if !w.target.wants(id) {
+			continue
+		}
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			t.Cleanup(func() { verdict(t, id) })
@@ -215,29 +275,29 @@ func families(t *testing.T) {
 }
 
 // resultLine is how a verbose test binary reports one test.
-var resultLine = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): TestUserns/([^ ]+) `)
+var resultLine = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): Test[A-Za-z]+/([^ ]+) `)
 
-// asNobody runs TestUserns in this binary as an unprivileged user, with pens
+// asNobody runs the test of this name in this binary as an unprivileged user, with pens
 // that root made for it, and reports each of its subtests as one of t's.
-func asNobody(t *testing.T) {
+func asNobody(t *testing.T, test string) {
 	t.Helper()
 	exe := filepath.Join(w.dir, "hostile.test")
 	copyFile(t, "/proc/self/exe", exe, 0o755)
 	bin := filepath.Dir(builder.Build(t, "cmd/glovebox-agent"))
-	home := filepath.Join(w.dir, "nobody")
+	home := filepath.Join(w.dir, "nobody-"+test)
 	if err := errors.Join(os.Mkdir(home, 0o755), os.Chown(home, testenv.Nobody, testenv.Nobody)); err != nil {
 		t.Fatal(err)
 	}
 	copyTree(t, "testdata", filepath.Join(home, "testdata"))
 	report := filepath.Join(home, "report")
-	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestUserns$", "-test.v", "-test.timeout=9m")
-	if f := flag.Lookup("test.run").Value.String(); strings.Contains(f, "TestUserns/") {
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+test+"$", "-test.v", "-test.timeout=9m")
+	if f := flag.Lookup("test.run").Value.String(); strings.Contains(f, test+"/") {
 		cmd.Args[1] = "-test.run=" + f
 	}
 	cmd.Dir = home
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "XDG_STATE_HOME=" + home, "XDG_RUNTIME_DIR=" + home,
-		testenv.EnvBin + "=" + bin, testenv.EnvNobody + "=1", envReport + "=" + report, envPens + "=" + w.pens.lend(t, testenv.Nobody),
+		testenv.EnvBin + "=" + bin, testenv.EnvRootfs + "=" + os.Getenv(testenv.EnvRootfs), testenv.EnvNobody + "=1", envReport + "=" + report, envPens + "=" + w.pens.lend(t, testenv.Nobody),
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testenv.Nobody, Gid: testenv.Nobody}, Setsid: true}
 	pr, pw := io.Pipe()

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,10 +27,14 @@ import (
 // box is a sandbox with what is seen of it from outside.
 type box struct {
 	backend.Sandbox
-	agentPID int
-	pidns    string            // the name of its pid namespace
-	held     *os.File          // keeps that name from being given anew
-	groups   map[string]string // of user code, by controller; none where it has none
+	// agentPID is the agent's process; where programs have a kernel of their
+	// own, that kernel's.
+	agentPID  int
+	pidns     string            // the name of its pid namespace
+	held      *os.File          // keeps that name from being given anew
+	groups    map[string]string // of user code, by controller; none where it has none
+	container string            // the engine's ID; "" without an engine
+	peak      atomic.Int64      // of memory, as it was sampled
 }
 
 // newBox makes a sandbox and destroys it when the test ends; then nothing of
@@ -43,8 +48,17 @@ func newBox(t *testing.T, spec backend.Spec) *box {
 	b := &box{Sandbox: sb}
 	t.Cleanup(func() {
 		b.end(t)
-		b.held.Close()
+		if b.held != nil {
+			b.held.Close()
+		}
 	})
+	b.container = containerOf(t, b.ID())
+	if sentry() {
+		b.agentPID = sentryOf(t, b.ID())
+		b.groups = w.target.groups(t, b)
+		b.control(t)
+		return b
+	}
 	// No attack has run yet, so the sandbox may say which namespace is its own.
 	exit, out := runIn(t, b, "readlink /proc/self/ns/pid")
 	b.pidns = strings.TrimSpace(out)
@@ -61,7 +75,17 @@ func newBox(t *testing.T, spec backend.Spec) *box {
 		t.Fatalf("no agent of ours is in the new sandbox's pid namespace %q (%s)", b.pidns, exit)
 	}
 	b.groups = w.target.groups(t, b)
+	b.control(t)
 	return b
+}
+
+// control shows that what is looked for when the sandbox has ended is found
+// while it is there.
+func (b *box) control(t *testing.T) {
+	t.Helper()
+	if (sentry() || b.container != "") && len(b.leftOf(t)) == 0 {
+		t.Error("inconclusive: nothing is found of a sandbox that runs")
+	}
 }
 
 // userUID is the uid on the host that user code has.
@@ -69,6 +93,9 @@ func (b *box) userUID(t *testing.T) int {
 	t.Helper()
 	if w.mode == modeUserns {
 		return os.Geteuid()
+	}
+	if sentry() {
+		return hostUID(t, b.agentPID) // whoever breaks out is this
 	}
 	return hostUID(t, b.agentPID) - launch.AgentUID + launch.UserUID
 }
@@ -81,16 +108,16 @@ func (b *box) end(t *testing.T) {
 	if err := b.Destroy(ctx); err != nil {
 		t.Errorf("destroy: %v", err)
 	}
-	if !eventually(time.Second+grace(), func() bool { return len(b.members()) == 0 }) {
-		t.Errorf("open: processes outlive their sandbox: %v", b.members())
+	if !eventually(time.Second+grace(), func() bool { return len(b.members(t)) == 0 }) {
+		t.Errorf("open: processes outlive their sandbox: %v", b.members(t))
 	}
 	for _, dir := range b.groups {
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("a group outlives its sandbox: %v", dir)
 		}
 	}
-	if left := groups(b.ID()); len(left) > 0 {
-		t.Errorf("groups outlive their sandbox: %v", left)
+	if left := b.leftOf(t); len(left) > 0 && !eventually(time.Second+grace(), func() bool { left = b.leftOf(t); return len(left) == 0 }) {
+		t.Errorf("these outlive their sandbox: %v", left)
 	}
 }
 
@@ -101,7 +128,11 @@ func pidNamespace(pid int) string {
 
 // members are the living processes of the sandbox's pid namespace, its agent
 // included.
-func (b *box) members() (out []int) {
+func (b *box) members(t *testing.T) (out []int) {
+	t.Helper()
+	if sentry() {
+		return hostProcesses(t, b.ID())
+	}
 	for pid := range processes() {
 		if pidNamespace(pid) == b.pidns && !strings.HasPrefix(status(pid, "State"), "Z") {
 			out = append(out, pid)
@@ -110,14 +141,20 @@ func (b *box) members() (out []int) {
 	return out
 }
 
-// code are the members that are not the agent.
-func (b *box) code() []int {
-	return slices.DeleteFunc(b.members(), func(pid int) bool { return pid == b.agentPID })
+// code are the members that are not the agent. Where they have a kernel of
+// their own, the numbers are its.
+func (b *box) code(t *testing.T) []int {
+	t.Helper()
+	if sentry() {
+		return b.guests(t)
+	}
+	return slices.DeleteFunc(b.members(t), func(pid int) bool { return pid == b.agentPID })
 }
 
 // threads counts the threads of user code.
-func (b *box) threads() (n int) {
-	for _, pid := range b.code() {
+func (b *box) threads(t *testing.T) (n int) {
+	t.Helper()
+	for _, pid := range b.code(t) {
 		tasks, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 		n += len(tasks)
 	}
@@ -252,7 +289,7 @@ func remains(before leak.Snapshot) ([]string, error) {
 		<-time.After(100 * time.Millisecond)
 		left, err = leak.Since(before, 0)
 	}
-	return ours(left), err
+	return append(ours(left), engineRemains(storeIDs())...), err
 }
 
 func ours(left []string) []string {
@@ -265,11 +302,18 @@ func ours(left []string) []string {
 
 // stores are the prefixes of group names that this run's executors use.
 func stores() (out []string) {
+	for _, id := range storeIDs() {
+		out = append(out, "glovebox-"+id+"-")
+	}
+	return out
+}
+
+func storeIDs() (out []string) {
 	files, _ := filepath.Glob(filepath.Join(w.dir, "*", "store"))
 	more, _ := filepath.Glob(filepath.Join(w.dir, "*", "*", "store"))
 	for _, f := range append(files, more...) {
 		if id, err := os.ReadFile(f); err == nil {
-			out = append(out, "glovebox-"+strings.TrimSpace(string(id))+"-")
+			out = append(out, strings.TrimSpace(string(id)))
 		}
 	}
 	return out

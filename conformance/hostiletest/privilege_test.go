@@ -3,6 +3,7 @@
 package hostiletest_test
 
 import (
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,10 +69,14 @@ func statusFromOutside(s *scene, b *box, _ *outcome) {
 		s.Fatal(err)
 	}
 	_ = p
-	if !eventually(5e9, func() bool { return len(b.code()) == 1 && status(b.code()[0], "Name") == "sleep" }) {
-		s.Fatalf("inconclusive: %v run", b.code())
+	if sentry() {
+		kernelFromOutside(s, b)
+		return
 	}
-	pid := b.code()[0]
+	if !eventually(5e9, func() bool { return len(b.code(s.T)) == 1 && status(b.code(s.T)[0], "Name") == "sleep" }) {
+		s.Fatalf("inconclusive: %v run", b.code(s.T))
+	}
+	pid := b.code(s.T)[0]
 	for key, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2", "CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none} {
 		if got := status(pid, key); got != want {
 			s.Errorf("open: %s of the command is %s", key, got)
@@ -90,6 +95,35 @@ func statusFromOutside(s *scene, b *box, _ *outcome) {
 		// Root inside is the host's, without capabilities, where the engine maps no
 		// users.
 		s.Errorf("open: the command is the host's uid %d", uid)
+	}
+}
+
+// kernelFromOutside reads what the host's kernel says of the sandbox's own: it is
+// what a program has that breaks out of it.
+func kernelFromOutside(s *scene, b *box) {
+	for key, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2", "CapInh": none, "CapPrm": none, "CapEff": none, "CapAmb": none} {
+		if got := status(b.agentPID, key); got != want {
+			s.Errorf("open: %s of the sandbox's kernel is %s", key, got)
+		}
+	}
+	if uid := hostUID(s.T, b.agentPID); uid == 0 {
+		s.Error("open: the sandbox's kernel is the host's root")
+	}
+	if entries, err := os.ReadDir("/proc/" + itoa(b.agentPID) + "/root"); err == nil {
+		for _, e := range entries {
+			if e.Name() != "etc" && e.Name() != "proc" {
+				s.Errorf("open: the sandbox's kernel sees %s of the host's", e.Name())
+			}
+		}
+	} else if rooted() {
+		s.Errorf("inconclusive: its root: %v", err)
+	}
+	for _, ns := range []string{"user", "mnt", "pid", "net", "ipc"} {
+		own, _ := os.Readlink("/proc/self/ns/" + ns)
+		its, err := os.Readlink("/proc/" + itoa(b.agentPID) + "/ns/" + ns)
+		if err == nil && own == its || err != nil && rooted() {
+			s.Errorf("open: the sandbox's kernel has the host's %s namespace (%v)", ns, err)
+		}
 	}
 }
 

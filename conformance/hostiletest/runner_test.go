@@ -129,6 +129,8 @@ func (s *scene) attackInside() *outcome {
 	s.Helper()
 	a := s.a
 	b := newBox(s.T, backend.Spec{Limits: a.limits})
+	b.sample(s.T)
+	before := hostState(s.T)
 	s.upload(b)
 	if a.before != nil {
 		a.before(s, b)
@@ -142,6 +144,7 @@ func (s *scene) attackInside() *outcome {
 	if a.outside != nil {
 		a.outside(s, b, out)
 	}
+	s.emulatedOnly(b, before)
 	return out
 }
 

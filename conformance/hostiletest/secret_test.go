@@ -118,10 +118,13 @@ func notTheHosts(s *scene, o *outcome) {
 // inImage tells whether the image that sandboxes are made from has the same
 // file.
 func inImage(path string, data []byte) bool {
-	if w.mode != modeDocker {
+	if w.target.level < backend.IsolationContainer {
 		return false
 	}
-	root, why := testimage.Rootfs()
+	root, why := w.rootfs, ""
+	if root == "" {
+		root, why = testimage.Rootfs()
+	}
 	got, err := os.ReadFile(filepath.Join(root, path))
 	return why == "" && err == nil && bytes.Equal(got, data)
 }

@@ -54,7 +54,10 @@ func killAllVictims(s *scene, b *box) {
 		s.Fatal(err)
 	}
 	_ = p
-	s.kept["victim"], s.kept["sibling"] = v.Process.Pid, sibling.code()
+	s.kept["victim"], s.kept["sibling"] = v.Process.Pid, sibling.code(s.T)
+	if sentry() {
+		s.kept["sibling"] = []int{sibling.agentPID}
+	}
 	s.Cleanup(func() {
 		if !living(v) {
 			s.Error("the victim died after all")

@@ -60,6 +60,11 @@ func hostState(t *testing.T) map[string]string {
 		data, _ := os.ReadFile(path)
 		out[path] = string(data)
 	}
+	for line := range strings.Lines(string(procFile(os.Getpid(), "../meminfo"))) {
+		if strings.HasPrefix(line, "HugePages_Total") {
+			out["huge pages"] = line
+		}
+	}
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,6 @@ package hostiletest_test
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +12,6 @@ import (
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/internal/launch/cgroup"
-	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
 
@@ -25,7 +22,7 @@ type executor interface {
 }
 
 // settings are what the tests change about a backend.
-type settings struct{ agent, stateDir string }
+type settings struct{ agent, stateDir, rootfs string }
 
 // target is a backend as a mode attacks it.
 type target struct {
@@ -36,6 +33,13 @@ type target struct {
 	groups func(*testing.T, *box) map[string]string
 	// weak are creations that must be refused, beside those of every backend.
 	weak func(dir string) map[string]weakCase
+	// sentry: programs run on a kernel of the sandbox's own.
+	sentry bool
+	// engine: the sandboxes are an engine's containers.
+	engine bool
+	// some, if not nil, are the only attacks, each with why what it shows can
+	// differ from the same backend's other ways of making sandboxes.
+	some map[string]string
 }
 
 // weakCase is a way to ask for less than what is promised.
@@ -48,9 +52,14 @@ type weakCase struct {
 // and a test that opens it.
 func targets() map[string]target {
 	return map[string]target{
-		modeRoot:   {openSubprocess(subprocess.PrivilegeRoot), backend.IsolationProcess, nestedGroups, weakSubprocess},
-		modeUserns: {openSubprocess(subprocess.PrivilegeUserns), backend.IsolationProcess, noGroups, weakSubprocess},
-		modeDocker: {openDocker, backend.IsolationContainer, runtimeGroups, nil},
+		modeRoot:     {open: openSubprocess(subprocess.PrivilegeRoot), level: backend.IsolationProcess, groups: nestedGroups, weak: weakSubprocess},
+		modeUserns:   {open: openSubprocess(subprocess.PrivilegeUserns), level: backend.IsolationProcess, groups: noGroups, weak: weakSubprocess},
+		modeDocker:   {open: openDocker, level: backend.IsolationContainer, groups: runtimeGroups, engine: true},
+		modeGVisor:   {open: openGVisor, level: backend.IsolationKernel, groups: runtimeGroups, sentry: true},
+		modeRootless: {open: openGVisor, level: backend.IsolationKernel, groups: noGroups, sentry: true, some: rootlessDiffers()},
+		modeViaDocker: {
+			open: openGVisorDocker, level: backend.IsolationKernel, groups: runtimeGroups, sentry: true, engine: true, some: viaDockerDiffers(),
+		},
 	}
 }
 
@@ -67,13 +76,8 @@ func openSubprocess(p subprocess.Privilege) func(context.Context, settings) (exe
 }
 
 func openDocker(ctx context.Context, s settings) (executor, error) {
-	if err := os.MkdirAll(s.stateDir, 0o700); err != nil {
+	if err := shareImages(s.stateDir); err != nil {
 		return nil, err
-	}
-	if _, err := os.Lstat(filepath.Join(s.stateDir, "images")); errors.Is(err, fs.ErrNotExist) {
-		if why := testimage.Share(s.stateDir); why != "" {
-			return nil, errors.New(why)
-		}
 	}
 	return docker.Open(ctx, docker.Config{Agent: s.agent, StateDir: s.stateDir})
 }

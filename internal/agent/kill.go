@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,9 @@ const (
 
 // killRounds bounds how often a session that keeps forking is looked through.
 const killRounds = 64
+
+// stopRounds is how many of them stop rather than kill, but for the first.
+const stopRounds = 16
 
 // alive tells whether the process has not ended yet.
 func (c *command) alive() bool {
@@ -44,9 +48,18 @@ func (c *command) kill(reason gloveboxv1.End_Reason) {
 	c.mu.Unlock()
 	if c.alive() {
 		if c.group == nil {
+			c.hold()
 			c.cpu() // while there is somebody to ask
 		}
 		c.killTree()
+	}
+}
+
+// hold stops the command's first process group, all of it at one moment: what
+// forks without end leaves the agent no time to look at anything.
+func (c *command) hold() {
+	if c.proc != nil && c.proc.Signal(unix.SIGSTOP) == nil && c.alive() {
+		_ = unix.Kill(-int(c.pid), unix.SIGSTOP)
 	}
 }
 
@@ -95,18 +108,48 @@ func signalSessions(all []*command, sig unix.Signal) {
 			leaders[int(c.pid)] = c
 		}
 	}
-	for range killRounds {
-		sent := 0
-		for _, m := range processes(func(sid int) bool { return leaders[sid] != nil }) {
-			// Security: once the leader was reaped the kernel may have given
-			// its number to a stranger's session. Ours descend from the agent.
-			if leaders[m.sid].alive() || m.pid != m.sid && descends(m.ppid) {
-				_ = unix.Kill(m.pid, sig)
-				sent++
-			}
-		}
-		if sig != unix.SIGKILL || sent == 0 {
+	if sig == unix.SIGKILL {
+		killLeaders(leaders)
+		return
+	}
+	for _, m := range membersOf(leaders) {
+		_ = unix.Kill(m.pid, sig)
+	}
+}
+
+// membersOf lists the live processes of these leaders' sessions.
+func membersOf(leaders map[int]*command) []member {
+	return slices.DeleteFunc(processes(func(sid int) bool { return leaders[sid] != nil }), func(m member) bool {
+		// Security: once the leader was reaped the kernel may have given its
+		// number to a stranger's session. Ours descend from the agent.
+		return !leaders[m.sid].alive() && (m.pid == m.sid || !descends(m.ppid))
+	})
+}
+
+// killLeaders ends sessions that may be forking meanwhile, and faster than they
+// are looked through. A group is killed at one moment, so nothing of it gets
+// away. What makes a group for each process is first stopped until nothing runs
+// any more: the stopped still count against its limit, the killed would make
+// room for more.
+func killLeaders(leaders map[int]*command) {
+	for round := range killRounds {
+		all := membersOf(leaders)
+		if len(all) == 0 {
 			return
+		}
+		running, groups := false, map[int]bool{}
+		for _, m := range all {
+			running = running || !m.stopped
+			groups[m.pgrp] = true
+		}
+		sig := unix.SIGKILL
+		if round%stopRounds != 0 && running {
+			sig = unix.SIGSTOP
+		}
+		for g := range groups {
+			if g > 1 { // 0 is of another namespace
+				_ = unix.Kill(-g, sig)
+			}
 		}
 	}
 }

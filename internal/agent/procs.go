@@ -13,8 +13,10 @@ import (
 // procStat is what we need of /proc/PID/stat.
 type procStat struct {
 	ppid    int
+	pgrp    int
 	session int
 	alive   bool
+	stopped bool
 	cpu     time.Duration // its own and its waited-for children's
 }
 
@@ -37,6 +39,9 @@ func parseStat(b []byte) (procStat, bool) {
 	if st.ppid, err = strconv.Atoi(string(f[1])); err != nil {
 		return procStat{}, false
 	}
+	if st.pgrp, err = strconv.Atoi(string(f[2])); err != nil {
+		return procStat{}, false
+	}
 	if st.session, err = strconv.Atoi(string(f[3])); err != nil {
 		return procStat{}, false
 	}
@@ -54,6 +59,7 @@ func parseStat(b []byte) (procStat, bool) {
 		return procStat{}, false
 	}
 	// The state is the main thread's, which may end long before the others.
+	st.stopped = f[0][0] == 'T' || f[0][0] == 't'
 	st.alive = f[0][0] != 'X' && (f[0][0] != 'Z' || threads > 1)
 	return st, true
 }
@@ -130,8 +136,9 @@ func descends(pid int) bool {
 
 // member is a live process of a session.
 type member struct {
-	pid, ppid, sid int
-	cpu            time.Duration
+	pid, ppid, pgrp, sid int
+	stopped              bool
+	cpu                  time.Duration
 }
 
 // processes lists the live processes of the sessions that want accepts.
@@ -139,7 +146,7 @@ func processes(want func(sid int) bool) []member {
 	var out []member
 	eachProcess(func(pid int, st procStat) {
 		if want(st.session) {
-			out = append(out, member{pid, st.ppid, st.session, st.cpu})
+			out = append(out, member{pid, st.ppid, st.pgrp, st.session, st.stopped, st.cpu})
 		}
 	})
 	return out

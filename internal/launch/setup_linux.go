@@ -316,6 +316,7 @@ func installFilter(cfg *Config, sb *Sandbox) error {
 		NoIPC:       cfg.Mode == ModeRestricted,
 		GuardInit:   cfg.Mode == ModeSingle || cfg.Mode == ModeRestricted,
 		LeaveClone3: cfg.GroupFD != 0,
+		GuardOwner:  cfg.NoLandlock,
 	}
 	prog, err := seccomp.Filter(p)
 	if err != nil {

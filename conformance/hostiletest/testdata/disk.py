@@ -51,7 +51,7 @@ def inodes():
 def entries():
     n, err = 0, ""
     os.mkdir("long")
-    for i in range(100000):
+    for i in range(int(probe.ARGS[1])):
         try:
             os.close(os.open("long/%d-%s" % (i, "n" * 200), os.O_CREAT | os.O_WRONLY))
             n += 1

@@ -21,6 +21,10 @@ type Policy struct {
 	// LeaveClone3 leaves out the refusal of clone3, for an agent that needs it
 	// to start commands; each command then installs Clone3Guard itself.
 	LeaveClone3 bool
+	// GuardOwner refuses to choose which signal a descriptor's owner gets: for
+	// kernels without Landlock's signal scope. Root inside may make any process
+	// the owner, the agent too.
+	GuardOwner bool
 }
 
 // A socket's domain must be one of these; AF_VSOCK ignores network namespaces,
@@ -33,6 +37,9 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 
 // pidfdThread is PIDFD_THREAD of pidfd_open(2).
 const pidfdThread = unix.O_EXCL
+
+// fSetSig is F_SETSIG of fcntl(2).
+const fSetSig = 10
 
 // ioprioWhoUser is IOPRIO_WHO_USER of ioprio_set(2).
 const ioprioWhoUser = 3
@@ -114,6 +121,10 @@ func policyRules(p Policy) []rule {
 	rules = append(rules, rule{unix.SYS_SOCKETPAIR, errno(unix.EAFNOSUPPORT), []test{{arg: 0, vals: []uint32{unix.AF_UNIX}, not: true}}})
 	if p.GuardInit {
 		rules = append(rules, guardInit()...)
+	}
+	if p.GuardOwner {
+		// The signal that is sent when none was chosen, SIGIO, ends no agent.
+		rules = append(rules, rule{unix.SYS_FCNTL, eperm, []test{{arg: 1, vals: []uint32{fSetSig}}}})
 	}
 	return rules
 }

@@ -102,6 +102,9 @@ func TestFilter_verdicts(t *testing.T) {
 		{"own priority", guard, arg(unix.SYS_SETPRIORITY, 0, 0), retAllow},
 		{"the user's priority", guard, arg(unix.SYS_SETPRIORITY, unix.PRIO_USER, 0), eperm},
 		{"the user's I/O priority", guard, arg(unix.SYS_IOPRIO_SET, 3, 0), eperm},
+		{"a signal for a descriptor's owner", Policy{GuardOwner: true}, arg(unix.SYS_FCNTL, 3, 10, 11), eperm},
+		{"a descriptor's owner", Policy{GuardOwner: true}, arg(unix.SYS_FCNTL, 3, unix.F_SETOWN, 1), retAllow},
+		{"a signal for a descriptor's owner, unguarded", all, arg(unix.SYS_FCNTL, 3, 10, 11), retAllow},
 		{"another's priority", guard, arg(unix.SYS_SETPRIORITY, 0, 1), eperm},
 	} {
 		prog, err := Filter(tt.policy)
