@@ -325,7 +325,7 @@ func (m *maker) amend(r *backend.Receipt) {
 	}
 	for i := range r.Limits {
 		if r.Limits[i].Control == backend.ControlMemory {
-			r.Limits[i].Note = "gVisor's kernel is counted too, about 20 MiB and more with many processes; at the limit the whole sandbox ends"
+			r.Limits[i].Note = "gVisor's kernel is counted too, about 20 MiB and more with many processes; at the limit the whole sandbox may end"
 		}
 	}
 }

@@ -47,7 +47,7 @@ func diskAttacks() []attack {
 		{id: "DI-06", program: "disk.py", args: []string{"entries", itoa(entries + entries/10)}, limits: backend.Limits{Inodes: int64(entries)}, timeout: time.Minute, inside: someFiles(entries), outside: endsQuickly, control: takes(entries + entries/10)},
 		{id: "DI-07", program: "disk.py", args: []string{"undeletable"}, inside: exits(0), outside: endsQuickly, control: control{works: undeletableOutside}},
 		{id: "DI-12", program: "disk.py", args: []string{"core"}, outside: noCore, control: control{shell: "ulimit -c unlimited", shows: []string{"setrlimit", "core file"}}},
-		{id: "DI-15", program: "disk.py", args: []string{"bomb"}, limits: small, inside: diskFull, control: takes(300)},
+		{id: "DI-15", program: "disk.py", args: []string{"bomb"}, limits: small, timeout: time.Minute, inside: diskFull, control: takes(300)},
 		{id: "DI-17", program: "disk.py", args: []string{"swap"}, control: control{shows: []string{"swapon", "acct"}, fact: "an unprivileged user may not anywhere"}},
 		{id: "DI-17-root", only: asRoot, user: "root", program: "disk.py", args: []string{"swap"}, control: control{shows: []string{"swapon", "acct"}}},
 	}

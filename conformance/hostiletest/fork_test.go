@@ -26,10 +26,19 @@ const loneUID = 61999
 
 func forkAttacks() []attack {
 	bounded := backend.Limits{Pids: fewTasks}
+	if w.mode == modeRootless {
+		bounded.Memory = 2 << 30 // what processes share is counted for each
+	}
 	many := control{args: nil, works: manyWork}
 	return []attack{
 		{id: "FP-01", program: "fork.py", args: []string{"sleepers"}, limits: bounded, during: hostStillForks, inside: someThenRefused, outside: pidsWereHit, control: many},
 		{id: "FP-02", program: "fork.py", args: []string{"bomb"}, limits: bounded, timeout: time.Second, inside: timedOut, outside: treeIsGone, control: control{
+			args: []string{"sleepers"}, works: manyWork,
+		}},
+		{id: "FP-02-many", only: modeRoot + modeDocker, program: "fork.py", args: []string{"bomb"}, timeout: time.Second, inside: timedOut, outside: treeIsGone, control: control{
+			args: []string{"sleepers"}, works: manyWork,
+		}},
+		{id: "FP-02-groups", only: asRoot, program: "fork.py", args: []string{"bomb", "groups"}, limits: bounded, timeout: time.Second, inside: timedOut, outside: treeIsGone, control: control{
 			args: []string{"sleepers"}, works: manyWork,
 		}},
 		{id: "FP-03", program: "fork.py", args: []string{"threads"}, limits: bounded, during: hostStillForks, inside: someThenRefused, outside: pidsWereHit, control: many},

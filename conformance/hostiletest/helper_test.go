@@ -36,11 +36,18 @@ type helper struct {
 
 func startHelper(t *testing.T, args ...string) *helper {
 	t.Helper()
+	return startHelperIn(t, 0, args...)
+}
+
+// startHelperIn starts it with namespaces of its own.
+func startHelperIn(t *testing.T, spaces uintptr, args ...string) *helper {
+	t.Helper()
 	dir := openDir(t)
 	h := &helper{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe"), dir: dir, errs: &watched{}}
 	h.cmd.Env = append(os.Environ(), envHelper+"="+strings.Join(args, " "), envDir+"="+dir, "GLOVEBOX_TEST_HOSTILE_AGENT="+w.agent,
 		"GLOVEBOX_TEST_HOSTILE_MODE="+w.mode, testenv.EnvRootfs+"="+w.rootfs)
 	h.cmd.Stderr = h.errs
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: spaces}
 	h.cmd.WaitDelay = 5 * time.Second
 	out, err := h.cmd.StdoutPipe()
 	if err == nil {
@@ -90,6 +97,8 @@ func help(what string) int {
 			err = helpHold(ctx, ex, args[1])
 		case "flood":
 			err = helpFlood(ctx, ex, args[1], args[2])
+		case "metadata":
+			err = helpMetadata(ctx, ex)
 		case "many":
 			err = helpMany(ctx, ex, args[1])
 		default:

@@ -38,10 +38,23 @@ func declared(t *testing.T, why string) {
 	t.Skipf("declared: %s", why)
 }
 
+// informations are the tests that report and do not judge.
+var informations sync.Map
+
+// informed ends a test that only says how something is.
+func informed(t *testing.T, how string) {
+	t.Helper()
+	informations.Store(t.Name(), true)
+	t.Log(how)
+}
+
 // verdict notes how a test ended. It is deferred.
 func verdict(t *testing.T, id string) {
 	t.Helper()
 	v := "contained"
+	if _, ok := informations.Load(t.Name()); ok {
+		v = "informational"
+	}
 	if _, ok := emulations.Load(t.Name()); ok {
 		v = "emulated"
 	}

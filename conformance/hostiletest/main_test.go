@@ -247,20 +247,16 @@ func TestDocker(t *testing.T) {
 // families runs every attack there is.
 func families(t *testing.T) {
 	t.Helper()
+	t.Cleanup(func() { settled(t) }) // once those that run beside each other have
 	exclusive(t)
-	for _, family := range [][]attack{
-		forkAttacks(), signalAttacks(), memoryAttacks(), timeAttacks(), diskAttacks(), descriptorAttacks(), outputAttacks(),
-		networkAttacks(), secretAttacks(), tamperAttacks(), privilegeAttacks(), kernelAttacks(),
-	} {
-		for _, a := range family {
-			if a.user != "" && !rooted() || !w.target.wants(a.id) {
-				continue // there is one account only
-			}
-			t.Run(a.id, func(t *testing.T) {
-				t.Parallel()
-				a.run(t)
-			})
+	for _, a := range everyAttack() {
+		if a.user != "" && !rooted() || !w.target.wants(a.id) {
+			continue // there is one account only
 		}
+		t.Run(a.id, func(t *testing.T) {
+			t.Parallel()
+			a.run(t)
+		})
 	}
 	for id, f := range scenarios() {
 		if !w.target.wants(id) {
@@ -272,6 +268,11 @@ func families(t *testing.T) {
 			f(t)
 		})
 	}
+}
+
+// wholeRun tells whether nothing of a mode was left out on the command line.
+func wholeRun() bool {
+	return !strings.Contains(flag.Lookup("test.run").Value.String(), "/") && flag.Lookup("test.skip").Value.String() == ""
 }
 
 // resultLine is how a verbose test binary reports one test.

@@ -101,8 +101,11 @@ func statusFromOutside(s *scene, b *box, _ *outcome) {
 // kernelFromOutside reads what the host's kernel says of the sandbox's own: it is
 // what a program has that breaks out of it.
 func kernelFromOutside(s *scene, b *box) {
+	// Without root its capabilities are of a user namespace of its own, which has
+	// nobody but its user.
+	owned := !rooted()
 	for key, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2", "CapInh": none, "CapPrm": none, "CapEff": none, "CapAmb": none} {
-		if got := status(b.agentPID, key); got != want {
+		if got := status(b.agentPID, key); got != want && !(owned && strings.HasPrefix(key, "Cap")) {
 			s.Errorf("open: %s of the sandbox's kernel is %s", key, got)
 		}
 	}
@@ -121,7 +124,7 @@ func kernelFromOutside(s *scene, b *box) {
 	for _, ns := range []string{"user", "mnt", "pid", "net", "ipc"} {
 		own, _ := os.Readlink("/proc/self/ns/" + ns)
 		its, err := os.Readlink("/proc/" + itoa(b.agentPID) + "/ns/" + ns)
-		if err == nil && own == its || err != nil && rooted() {
+		if own == its || err != nil {
 			s.Errorf("open: the sandbox's kernel has the host's %s namespace (%v)", ns, err)
 		}
 	}

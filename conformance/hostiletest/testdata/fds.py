@@ -76,6 +76,20 @@ def ptys():
     probe.ready()
 
 
+def cache():
+    """Which pages of a file that others use are in memory?"""
+    import mmap
+    path = "/usr/bin/python3"
+    fd = os.open(path, os.O_RDONLY)
+    m = mmap.mmap(fd, 1 << 20, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(m))
+    seen = ctypes.create_string_buffer(256)
+    probe.attempt("mincore", lambda: probe.syscall(27, ctypes.c_void_p(at), 1 << 20, seen))
+    buf = bytearray(4096)
+    probe.attempt("preadv2 without waiting", lambda: os.preadv(fd, [buf], 0, os.RWF_NOWAIT))
+    probe.report(sum(1 for b in seen.raw if b & 1))
+
+
 def keys():
     def add(name, ring):
         key = probe.syscall(248, b"user", name.encode(), b"x", 1, ring)
@@ -104,4 +118,4 @@ def queues():
         probe.syscall(241, ("hostile-%s-%d" % (probe.NONCE, i)).encode())
 
 
-{f.__name__: f for f in (opens, leaked, inotify, ptys, keys, queues)}[WHAT]()
+{f.__name__: f for f in (opens, leaked, inotify, ptys, cache, keys, queues)}[WHAT]()

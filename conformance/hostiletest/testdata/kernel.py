@@ -28,7 +28,7 @@ def status():
 def privileges():
     s = status()
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        probe.TRIES[name] = "ok" if int(s[name], 16) else "ENONE"
+        probe.TRIES[name] = "ok" if int(s.get(name, "0"), 16) else "ENONE"
     # Not every kernel has them in its status: then the calls that tell.
     probe.TRIES["new privileges"] = "ok" if s.get("NoNewPrivs", str(LIBC.prctl(39, 0, 0, 0, 0))) == "0" else "ENONE"
     probe.TRIES["every system call"] = "ok" if s.get("Seccomp", "0") != "2" and LIBC.prctl(21, 0, 0, 0, 0) != 2 else "ENONE"
