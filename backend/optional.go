@@ -91,7 +91,8 @@ type PauseOptions struct {
 
 // Snapshotter is on sandboxes whose state can be saved.
 type Snapshotter interface {
-	// Snapshot saves the sandbox and returns a name for Spec.From.
+	// Snapshot saves the sandbox, which goes on, and returns a name for
+	// Spec.From. A name that is taken is ErrConflict, and so is a paused sandbox.
 	Snapshot(ctx context.Context, opts SnapshotOptions) (string, error)
 }
 
@@ -103,7 +104,10 @@ type SnapshotOptions struct {
 
 // SnapshotStore is on executors that keep snapshots.
 type SnapshotStore interface {
+	// Snapshots yields what is stored, the oldest first.
 	Snapshots(ctx context.Context) iter.Seq2[SnapshotInfo, error]
+	// DeleteSnapshot removes one, ErrNotFound when there is none. Sandboxes
+	// that were made from it go on.
 	DeleteSnapshot(ctx context.Context, name string) error
 }
 
@@ -113,6 +117,8 @@ type SnapshotInfo struct {
 	Sandbox string    `json:"sandbox"`
 	Created time.Time `json:"created"`
 	Bytes   int64     `json:"bytes"`
+	// FilesOnly says that no processes are part of it.
+	FilesOnly bool `json:"files_only,omitempty"`
 }
 
 // Extender is on sandboxes whose end can be moved.

@@ -28,7 +28,10 @@ type Spec struct {
 	Keep bool `json:"keep,omitempty"`
 	// OnExpiry says what happens at the deadline; "" destroys.
 	OnExpiry ExpiryAction `json:"on_expiry,omitempty"`
-	// From is a snapshot to start from.
+	// From is a snapshot to start from. Template and limits that are left open
+	// are the snapshot's. Environment and labels are this Spec's; a snapshot with
+	// memory has its own environment below that, and wants the network mode that
+	// it was taken with.
 	From string `json:"from,omitempty"`
 
 	// MinIsolation is the least level accepted.

@@ -18,6 +18,10 @@ func (h host) capabilities() backend.Capabilities {
 			backend.FeatureTemplates, backend.FeatureUsers, backend.FeaturePause,
 		},
 	}
+	if !h.rootless() {
+		// runsc restores as root only.
+		caps.Features = append(caps.Features, backend.FeatureSnapshot)
+	}
 	if h.rootless() {
 		// gVisor's tmpfs keeps extended attributes; the host's, through its
 		// gofer, does not.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/box"
@@ -50,6 +51,7 @@ func openDocker(ctx context.Context, cfg Config) (*Executor, error) {
 // dockerCapabilities are those of sandboxes that the engine makes.
 func dockerCapabilities(root bool) backend.Capabilities {
 	caps := host{privilege: PrivilegeRoot}.capabilities()
+	caps.Features = slices.DeleteFunc(caps.Features, func(f backend.Feature) bool { return f == backend.FeatureSnapshot })
 	caps.Claims[backend.ControlMemory] = box.Enforced("container's memory cgroup, gVisor and agent included")
 	caps.Claims[backend.ControlSwap] = box.Enforced("container's memory cgroup")
 	caps.Claims[backend.ControlCPU] = box.Enforced("container's cpu cgroup")

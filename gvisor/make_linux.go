@@ -40,6 +40,7 @@ type maker struct {
 	binds []launch.Bind // the mounts that were asked for, as they were checked
 	// overlay is the size of the root's; 0 for one that is not written to.
 	overlay int64
+	shown   bool // the agent, inside
 }
 
 // Make implements box.Driver.
@@ -74,7 +75,9 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	start.Exec = agent
+	if !m.shown {
+		start.Exec = agent
+	}
 	p, err := m.d.launcher.Start(ctx, m.body.binary, &m.body.cfg, start)
 	if err != nil {
 		return nil, err
@@ -90,7 +93,7 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 		m.body.Kill()
 		m.body.Gone(ctx) //nolint:errcheck // the sweep tries again
 	})
-	hello, err := box.Greet(ctx, conn, cfg)
+	hello, err := m.greet(ctx, conn, cfg)
 	if err == nil {
 		err = m.check(hello)
 	}
@@ -173,12 +176,18 @@ func (m *maker) root(cfg *launch.Config) error {
 	if m.d.host.rootless() {
 		cfg.Scratch.Mount = scratchDir
 	} else {
+		if err := m.prepareSaving(r, dir); err != nil {
+			return err
+		}
 		parts, err := m.MountScratch(launch.UserUID)
 		if err != nil {
 			return err
 		}
 		for _, p := range parts {
 			r.mounts = append(r.mounts, oci.Mount{Kind: oci.Bind, Source: p.Source, Target: p.Target})
+		}
+		if err := m.loadFiles(); err != nil {
+			return err
 		}
 	}
 	if err := m.user(r); err != nil {
@@ -302,6 +311,9 @@ func (m *maker) bundle() (runsc.Start, error) {
 	}
 	if m.d.host.joins() {
 		m.spec.CgroupsPath = m.d.host.groupPath(m.Name)
+	}
+	if m.restores() {
+		start.Image = filepath.Join(m.From.Dir, savedImage)
 	}
 	missing, err := m.spec.Missing()
 	if err != nil {

@@ -122,6 +122,7 @@ type Server struct {
 	deadline *time.Timer
 	once     sync.Once // OnDeadline
 	init     settings
+	renewed  *Renewal // never nil; see Renew
 	selfAuth map[string]bool
 
 	swept       time.Time // the last KillAll
@@ -151,6 +152,7 @@ func New(o Options) (*Server, error) {
 		mux:      http.NewServeMux(),
 		selfAuth: map[string]bool{"/health": true, "/init": true},
 		init:     settings{token: o.Token},
+		renewed:  &Renewal{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the server's own life
 	s.http = newHTTPServer(s)

@@ -51,8 +51,9 @@ type metricsBody struct {
 // host, so it is asked for processes only.
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
-	m := metricsBody{TS: now.Unix(), CPUs: int64(runtime.NumCPU()), MemTotal: s.opts.Totals.Memory}
-	if n := s.opts.Totals.CPUs; n > 0 {
+	totals := s.totals()
+	m := metricsBody{TS: now.Unix(), CPUs: int64(runtime.NumCPU()), MemTotal: totals.Memory}
+	if n := totals.CPUs; n > 0 {
 		m.CPUs = int64(math.Ceil(n))
 	}
 	if m.MemTotal <= 0 {

@@ -64,6 +64,7 @@ func (s *Server) env() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.Copy(out, s.opts.Env)
+	maps.Copy(out, s.renewed.Env)
 	maps.Copy(out, s.init.env)
 	return out
 }

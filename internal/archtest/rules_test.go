@@ -31,7 +31,7 @@ func rules() []rule {
 		},
 		{
 			part:      "gvisor",
-			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/dockerbox", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state", "internal/unixsock"},
+			own:       []string{"backend", "internal/agent/boot", "internal/box", "internal/dockerbox", "internal/engine", "internal/image", "internal/keeper", "internal/launch", "internal/oci", "internal/state", "internal/treecopy", "internal/unixsock"},
 			libraries: []string{"golang.org/x/sys"},
 			why:       "as for subprocess, and its root file systems are images",
 		},
@@ -149,6 +149,7 @@ func rules() []rule {
 			why: "the runtime's own types and nothing else",
 		},
 		{part: "internal/tree", why: "a helper without dependencies"},
+		{part: "internal/treecopy", libraries: []string{"golang.org/x/sys"}, why: "a helper that knows files alone"},
 		{part: "internal/strict", why: "a helper without dependencies"},
 		{part: "internal/term", why: "a helper without dependencies"},
 		{part: "internal/version", why: "a helper without dependencies"},

@@ -38,6 +38,7 @@ type Birth struct {
 	Warnings []string     // for the receipt
 	Began    time.Time
 	Store    *state.Store
+	From     *Saved // a snapshot that it is made from; nil for none
 
 	ID    string
 	Name  string // of everything on the host that has one: glovebox-<store>-<id>

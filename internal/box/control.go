@@ -39,6 +39,11 @@ func (sb *Sandbox) As(target any) bool {
 			return false
 		}
 		*t = sb.control()
+	case *backend.Snapshotter:
+		if _, ok := sb.body.(Saver); !ok || !sb.ex.caps.Has(backend.FeatureSnapshot) {
+			return false
+		}
+		*t = sb.control()
 	default:
 		return false
 	}

@@ -121,14 +121,25 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	ex.mu.Unlock()
 	defer ex.making.Done()
 
-	full, warnings, err := ex.admit(spec)
+	asked, from, err := ex.from(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer from.close()
+	full, warnings, err := ex.admit(asked)
 	if err == nil {
 		err = ex.lookAtNetwork(full)
+	}
+	if err == nil {
+		err = ex.fits(ctx, full, from)
+	}
+	if err == nil && from != nil {
+		err = ex.whole(from)
 	}
 	if err != nil {
 		return nil, err
 	}
-	b := &Birth{ex: ex, Asked: spec, Spec: full, Warnings: warnings, Began: began, Store: ex.store}
+	b := &Birth{ex: ex, Asked: asked, Spec: full, From: from, Warnings: warnings, Began: began, Store: ex.store}
 	sb, err := b.make(ctx)
 	if err != nil {
 		return nil, err
@@ -141,9 +152,18 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 
 // Admit implements backend.Admitter.
 func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
-	full, warnings, err := ex.admit(spec)
+	ctx := context.Background() //nolint:forbidigo // what is asked is on this host, and Admit has no context
+	asked, from, err := ex.from(ctx, spec)
+	if err != nil {
+		return spec, nil, err
+	}
+	defer from.close()
+	full, warnings, err := ex.admit(asked)
 	if err == nil {
 		err = ex.lookAtNetwork(full)
+	}
+	if err == nil {
+		err = ex.fits(ctx, full, from)
 	}
 	if err == nil {
 		err = ex.driver.LookAt(full)
@@ -213,6 +233,11 @@ func (ex *Executor) As(target any) bool {
 			return false
 		}
 		*t = (*finder)(ex)
+	case *backend.SnapshotStore:
+		if !ex.caps.Has(backend.FeatureSnapshot) {
+			return false
+		}
+		*t = (*snapshots)(ex)
 	default:
 		return false
 	}

@@ -38,6 +38,13 @@ func (c *control) Pause(ctx context.Context, opts backend.PauseOptions) error {
 	if sb.isPaused() {
 		return fail(backend.ErrConflict, errors.New("the sandbox is paused already"))
 	}
+	lock, err := sb.lockLife(ctx)
+	if err != nil {
+		return err
+	}
+	if lock != nil {
+		defer lock.Close() //nolint:errcheck // with it the lock ends
+	}
 	// A frozen agent cannot keep a deadline, and would find it long past.
 	if err := sb.client.SetDeadline(ctx, 0); err != nil {
 		return err

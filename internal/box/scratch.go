@@ -38,6 +38,9 @@ func (b *Birth) MountScratch(uid int) ([]launch.Part, error) {
 	return launch.MakeScratch(dir, backend.DefaultHome, uid)
 }
 
+// ScratchDir is where MountScratch mounts, in a sandbox's own directory.
+func ScratchDir(own string) string { return filepath.Join(own, scratchName) }
+
 // RemoveScratch takes away what MountScratch made in a sandbox's own directory,
 // in whatever state its maker left it, and never looks into it. It is
 // idempotent. The memory is free once the sandbox has ended as well.

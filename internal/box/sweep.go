@@ -65,7 +65,7 @@ func (ex *Executor) Sweep(ctx context.Context) error {
 			errs = append(errs, ex.driver.Clean(ctx, id, state.Mark{Backend: ex.name}))
 		}
 	}
-	return errors.Join(append(errs, ex.overdue(ctx, live))...)
+	return errors.Join(append(errs, ex.overdue(ctx, live), ex.sweepSnapshots(ctx))...)
 }
 
 // clean removes what a dead sandbox's marker names.

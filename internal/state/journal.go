@@ -58,6 +58,7 @@ func migrations() []string {
 			socket TEXT NOT NULL, agent_pid INTEGER NOT NULL, agent_start INTEGER NOT NULL, boot_id TEXT NOT NULL,
 			token TEXT NOT NULL, cgroups TEXT NOT NULL, receipt TEXT NOT NULL
 		) STRICT`,
+		snapshotTable,
 	}
 }
 

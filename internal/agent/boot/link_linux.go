@@ -121,6 +121,7 @@ type lines struct {
 	conn net.Conn
 	cfg  *launch.Config
 	ln   net.Listener // of a kept sandbox
+	said launch.Hello
 }
 
 // greetTimeout bounds how long a launcher may take to say what it wants.
@@ -165,6 +166,7 @@ func listen(path string) (net.Listener, error) {
 }
 
 func (l *lines) hello(h launch.Hello) error {
+	l.said = h
 	line, err := json.Marshal(h)
 	if err != nil {
 		return err
@@ -179,7 +181,7 @@ func (l *lines) fail(err error) {
 
 func (l *lines) serve(srv *agent.Server) error {
 	if l.ln == nil {
-		return srv.ServeConn(context.Background(), l.conn) //nolint:forbidigo // the program's own
+		return newSeam(l.conn).serve(srv, func() error { return l.hello(l.said) })
 	}
 	// The launcher answers that the sandbox is made, and may outlive it, by a
 	// line; its end before that is the sandbox's.
