@@ -90,6 +90,7 @@ const (
 	FeaturePrivateRoot Feature = "private_root" // absolute file names
 	FeatureMounts      Feature = "mounts"
 	FeatureTemplates   Feature = "templates"
+	FeatureStartup     Feature = "startup" // Spec.User, Dir and Startup
 )
 
 // Capabilities is what an executor enforces and can do.

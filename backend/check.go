@@ -32,6 +32,9 @@ func (s Spec) Validate() error {
 	if err := ValidateEnv("env", s.Env); err != nil {
 		return err
 	}
+	if err := s.validateAccount(); err != nil {
+		return err
+	}
 	if s.MinIsolation > IsolationVM {
 		return invalid("min_isolation", "unknown level %d", s.MinIsolation)
 	}
@@ -218,7 +221,7 @@ func (c Capabilities) Admit(name string, spec Spec) (Spec, []string, error) {
 	if err != nil {
 		return spec, nil, err
 	}
-	spec.Limits = spec.Limits.WithDefaults()
+	spec.Limits, spec.Startup = spec.Limits.WithDefaults(), spec.Startup.withDefaults()
 	if spec.Lifetime == 0 {
 		spec.Lifetime = DefaultLifetime
 	}
@@ -290,7 +293,7 @@ func (c Capabilities) admitFeatures(spec Spec, refuse func(field, why, fix strin
 			return refuse(fmt.Sprintf("mounts[%d].volume", i), "there are no managed volumes here", "mount a host path read-only")
 		}
 	}
-	return nil
+	return c.admitStartup(spec, refuse)
 }
 
 func note(c Claim) string {

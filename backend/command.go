@@ -13,10 +13,10 @@ type Command struct {
 	Args []string
 	// Env is added to the sandbox's environment; nothing of the host's is.
 	Env map[string]string
-	// Dir is the working directory; the user's home when empty. A missing one
+	// Dir is the working directory; Spec.Dir or the user's home when empty. A missing one
 	// is ErrInvalid.
 	Dir string
-	// User is the account to run as; "user" when empty. ErrUnsupported where
+	// User is the account to run as; Spec.User or "user" when empty. ErrUnsupported where
 	// only one account exists.
 	User string
 	// Tag is the caller's name for the command.

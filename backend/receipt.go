@@ -19,6 +19,10 @@ type Receipt struct {
 	Achieved Isolation `json:"achieved"` // measured
 	Measured bool      `json:"measured"` // false: only declared
 	Template string    `json:"template,omitempty"`
+	// User and Dir are what commands begin with that name none; "" are "user" and
+	// its home.
+	User string `json:"user,omitempty"`
+	Dir  string `json:"dir,omitempty"`
 	// Labels are Spec.Labels; set by the router.
 	Labels     map[string]string `json:"labels,omitempty"`
 	Lifetime   string            `json:"lifetime"` // "bound" or "kept"

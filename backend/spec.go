@@ -12,6 +12,15 @@ type Spec struct {
 	Template string `json:"template,omitempty"`
 	// Env is set for every command; a command's own wins.
 	Env map[string]string `json:"env,omitempty"`
+	// User is the account that commands run as when they name none: "user" when
+	// empty, or what an image says that Template names by an engine's name. Dir
+	// is where they start then: the account's home when empty. A directory that
+	// is not there is made; where that cannot be, Create is ErrInvalid.
+	User string `json:"user,omitempty"`
+	Dir  string `json:"dir,omitempty"`
+	// Startup is what the sandbox starts with. What comes From a snapshot has
+	// started before.
+	Startup Startup `json:"startup,omitzero"`
 	// Labels are the caller's, kept with the sandbox and given back by Info.
 	Labels map[string]string `json:"labels,omitempty"`
 

@@ -8,6 +8,7 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -69,9 +70,14 @@ type Template struct {
 	Env        map[string]string `json:"env" doc:"Environment variables of every command."`
 	Start      string            `json:"start" doc:"A command line for sh that a sandbox starts with."`
 	Ready      Ready             `json:"ready" doc:"A command line that succeeds, or a port that is open, once what start began works."`
-	User       string            `json:"user" doc:"The account that commands run as: user unless it says root."`
-	Root       bool              `json:"root" doc:"Give root inside its capabilities. Only where the level is kernel or above."`
-	Backends   []string          `json:"backends" doc:"The backends it may run on; all when empty."`
+	// ReadyTimeout and ReadyInterval are those of backend.Startup.
+	ReadyTimeout  Duration `json:"ready_timeout" doc:"How long what start began may take to be ready: 1m when not set."`
+	ReadyInterval Duration `json:"ready_interval" doc:"How long is waited between two tries of ready: 500ms when not set."`
+
+	User     string   `json:"user" doc:"The account that commands run as: user unless it says root."`
+	WorkDir  string   `json:"workdir" doc:"The directory that commands start in, made when it is missing: the account's home when not set."`
+	Root     bool     `json:"root" doc:"Give root inside its capabilities. Only where the level is kernel or above."`
+	Backends []string `json:"backends" doc:"The backends it may run on; all when empty."`
 }
 
 // Packages are packages that a template adds.
@@ -131,9 +137,36 @@ func (l Limits) Over(base Limits) Limits {
 	return l
 }
 
-// LimitsFor is the limits of sandboxes made from template; "" is none.
+// LimitsFor is the limits of sandboxes made from template; "" is none. Its own
+// come before the general ones, but no template raises the general cap on a
+// command's wall time.
 func (c Config) LimitsFor(template string) Limits {
-	return c.Templates[template].Limits.Over(c.Limits)
+	own := c.Templates[template].Limits
+	l := own.Over(c.Limits)
+	if general := c.Limits.MaxTimeout; general != 0 {
+		l.MaxTimeout = min(l.MaxTimeout, general)
+	}
+	if own.Timeout == 0 && l.MaxTimeout != 0 {
+		l.Timeout = min(l.Timeout, l.MaxTimeout)
+	}
+	return l
+}
+
+// complete is spec with the configured limits where it has none.
+func (c Config) complete(spec backend.Spec) backend.Spec {
+	def := c.LimitsFor(spec.Template)
+	if spec.Lifetime == 0 {
+		spec.Lifetime = time.Duration(def.Lifetime)
+	}
+	l, d := &spec.Limits, def.Backend()
+	if *l == (backend.Limits{}) {
+		*l = d // what happens at the output's limit too, which zero does not say
+		return spec
+	}
+	l.Memory, l.CPUs, l.Pids = cmp.Or(l.Memory, d.Memory), cmp.Or(l.CPUs, d.CPUs), cmp.Or(l.Pids, d.Pids)
+	l.Disk, l.Inodes, l.FileSize = cmp.Or(l.Disk, d.Disk), cmp.Or(l.Inodes, d.Inodes), cmp.Or(l.FileSize, d.FileSize)
+	l.OpenFiles, l.CPUTime, l.Output = cmp.Or(l.OpenFiles, d.OpenFiles), cmp.Or(l.CPUTime, d.CPUTime), cmp.Or(l.Output, d.Output)
+	return spec
 }
 
 // MaxTimeoutOr is the configured cap on a command's wall time, or the default.

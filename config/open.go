@@ -60,6 +60,7 @@ func (e *Executors) Executor(ctx context.Context, name string) (*router.Router, 
 	}
 	opts := router.Options{
 		MinIsolation: cfg.Minimum(), Required: cfg.Required, Strict: cfg.Strict, Templates: map[string][]string{}, Absent: absent,
+		Complete: e.cfg.complete,
 	}
 	for t, tc := range e.cfg.Templates {
 		if len(tc.Backends) > 0 {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/registry"
 )
 
@@ -64,7 +66,8 @@ func (t Template) Registry() registry.Template {
 	out := registry.Template{
 		Rootfs: t.Rootfs, Image: t.Image, Dockerfile: t.Dockerfile,
 		Apt: slices.Clone(t.Packages.Apt), Pip: slices.Clone(t.Packages.Pip), NPM: slices.Clone(t.Packages.NPM),
-		Env: maps.Clone(t.Env), Start: t.Start, User: t.User, Root: t.Root, ReadyPort: t.Ready.Port(),
+		Env: maps.Clone(t.Env), Start: t.Start, User: t.User, WorkDir: t.WorkDir, Root: t.Root, ReadyPort: t.Ready.Port(),
+		ReadyTimeout: time.Duration(t.ReadyTimeout), ReadyInterval: time.Duration(t.ReadyInterval),
 	}
 	if out.ReadyPort == 0 {
 		out.Ready = string(t.Ready)
@@ -101,14 +104,34 @@ func (v *validator) template(name string, c Config) {
 			v.fail(append(path, key), errors.New("a zero byte cannot be in it"))
 		}
 	}
-	if t.Ready != "" && t.Start == "" && t.Dockerfile == "" && t.Image == "" {
+	if t.Ready != "" && t.Start == "" && t.Dockerfile == "" {
 		v.fail(append(path, "ready"), errors.New("nothing is started that could become ready; set start"))
 	}
 	if t.User != "" && !userPattern.MatchString(t.User) {
 		v.fail(append(path, "user"), fmt.Errorf("%s is no account's name", quote(t.User)))
 	}
+	v.starts(path, t)
 	v.backends(append(path, "backends"), t.Backends)
 	v.limits(append(path, "limits"), c.LimitsFor(name))
+}
+
+// starts checks what a template's sandboxes begin with.
+func (v *validator) starts(path []string, t Template) {
+	if t.WorkDir != "" && (!filepath.IsAbs(t.WorkDir) || strings.ContainsRune(t.WorkDir, 0)) {
+		v.fail(append(path, "workdir"), fmt.Errorf("%s is not an absolute path", quote(t.WorkDir)))
+	}
+	for key, d := range map[string]struct{ is, least Duration }{
+		"ready_timeout":  {t.ReadyTimeout, 0},
+		"ready_interval": {t.ReadyInterval, Duration(backend.MinReadyInterval)},
+	} {
+		switch {
+		case d.is == 0:
+		case t.Ready == "":
+			v.fail(append(path, key), errors.New("nothing is waited for; set ready"))
+		case d.is < d.least || d.is > Duration(backend.MaxReadyTimeout):
+			v.fail(append(path, key), fmt.Errorf("%s is not between %s and %s", d.is, d.least, Duration(backend.MaxReadyTimeout)))
+		}
+	}
 }
 
 // root checks what a template's root is made from.

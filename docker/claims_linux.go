@@ -17,7 +17,7 @@ func capabilities(root bool, landlock int) backend.Capabilities {
 			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses, backend.FeatureTerminal,
 			backend.FeatureInput, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,
 			backend.FeatureFind, backend.FeatureDial, backend.FeaturePrivateRoot, backend.FeatureMounts, backend.FeatureTemplates,
-			backend.FeatureUsers, backend.FeaturePause,
+			backend.FeatureUsers, backend.FeaturePause, backend.FeatureStartup,
 		},
 	}
 }

@@ -42,6 +42,9 @@ type Config struct {
 	Image string `json:"image,omitempty"`
 	// Templates maps template names to the engine's images.
 	Templates map[string]string `json:"templates,omitempty"`
+	// BuiltTemplates maps further ones to images that glovebox has built; the
+	// engine is given those that it lacks.
+	BuiltTemplates map[string]string `json:"built_templates,omitempty"`
 	// Agent is the path of a static glovebox-agent or glovebox binary; see
 	// subprocess.Config.
 	Agent string `json:"agent,omitempty"`
@@ -63,9 +66,11 @@ func (c Config) Validate() error {
 			return invalid(field, fmt.Errorf("%q is not an absolute path", p))
 		}
 	}
-	for name, image := range c.Templates {
-		if name == "" || image == "" {
-			return invalid("templates", errors.New("a template needs a name and an image"))
+	for field, templates := range map[string]map[string]string{"templates": c.Templates, "built_templates": c.BuiltTemplates} {
+		for name, image := range templates {
+			if name == "" || image == "" {
+				return invalid(field, errors.New("a template needs a name and an image"))
+			}
 		}
 	}
 	return nil

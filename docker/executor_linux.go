@@ -45,7 +45,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	abi := landlock.ABI()
 	o := dockerbox.Options{
 		Name: driverName, Capabilities: capabilities(os.Geteuid() == 0, abi), Runtime: cfg.Runtime,
-		MinMemory: minMemory, PidsReserve: pidsReserve, Image: cfg.Image, Templates: cfg.Templates,
+		MinMemory: minMemory, PidsReserve: pidsReserve, Image: cfg.Image, Templates: cfg.Templates, Built: cfg.BuiltTemplates,
 		Agent: cfg.Agent, NoLandlock: abi == 0,
 	}
 	if e.Remote() {

@@ -15,7 +15,7 @@ func (h host) capabilities() backend.Capabilities {
 			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses,
 			backend.FeatureTerminal, backend.FeatureInput, backend.FeatureRange, backend.FeatureWatch,
 			backend.FeatureFind, backend.FeatureEnvd, backend.FeatureDial, backend.FeaturePrivateRoot, backend.FeatureMounts,
-			backend.FeatureTemplates, backend.FeatureUsers, backend.FeaturePause,
+			backend.FeatureTemplates, backend.FeatureUsers, backend.FeaturePause, backend.FeatureStartup,
 		},
 	}
 	if !h.rootless() {

@@ -82,6 +82,9 @@ type Config struct {
 	// set-user-id bits raise privileges, all of it inside gVisor's kernel. Not
 	// with Via docker.
 	RootTemplates []string `json:"root_templates,omitempty"`
+	// BuiltTemplates maps further ones to images that glovebox has built, with
+	// Via docker; the engine is given those that it lacks.
+	BuiltTemplates map[string]string `json:"built_templates,omitempty"`
 	// Agent is the path of a static glovebox-agent or glovebox binary. Empty:
 	// glovebox-agent beside this executable, else this executable when it
 	// calls MaybeAgent, else glovebox-agent or glovebox on the PATH.
@@ -119,6 +122,9 @@ func (c Config) Validate() error {
 	}
 	switch c.Via {
 	case ViaRunsc:
+		if len(c.BuiltTemplates) > 0 {
+			return refuse("built_templates", "name their directories in templates", errors.New("it is the engine's"))
+		}
 		for field, v := range map[string]string{"host": c.Host, "runtime": c.Runtime, "image": c.Image} {
 			if v != "" {
 				return refuse(field, "set via: docker, or leave it out", errors.New("it is the engine's"))

@@ -41,7 +41,7 @@ func openDocker(ctx context.Context, cfg Config) (*Executor, error) {
 	}
 	d := dockerbox.New(e, store, dockerbox.Options{
 		Name: viaDockerName, Capabilities: dockerCapabilities(os.Geteuid() == 0), Runtime: runtime, Stdio: true, Sentry: true,
-		MinMemory: minMemory, PidsReserve: pidsReserve, Image: cfg.Image, Templates: cfg.Templates, Agent: cfg.Agent, NoLandlock: true,
+		MinMemory: minMemory, PidsReserve: pidsReserve, Image: cfg.Image, Templates: cfg.Templates, Built: cfg.BuiltTemplates, Agent: cfg.Agent, NoLandlock: true,
 	})
 	ex := box.New(ctx, d, box.Options{Store: store, StoreErr: serr, Config: cfg})
 	d.Bind(ex)

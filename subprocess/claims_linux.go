@@ -19,6 +19,7 @@ func (h host) capabilities() backend.Capabilities {
 		Features: []backend.Feature{
 			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses,
 			backend.FeatureTerminal, backend.FeatureInput, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,
+			backend.FeatureStartup,
 		},
 	}
 	switch {

@@ -94,6 +94,12 @@ func (b *Birth) make(ctx context.Context) (_ *Sandbox, err error) {
 	if err := b.openNetwork(ctx, sb); err != nil {
 		return nil, err
 	}
+	if err := b.settle(ctx, sb, made); err != nil {
+		return nil, err
+	}
+	if err := b.startup(ctx, sb); err != nil {
+		return nil, err
+	}
 	sb.receipt = b.receipt(sb, made)
 	if err := b.ready(ctx, sb, made); err != nil {
 		return nil, err
@@ -218,7 +224,11 @@ func (b *Birth) receipt(sb *Sandbox, made *Made) backend.Receipt {
 	if made.Achieved != 0 {
 		r.Achieved = made.Achieved
 	}
+	r.User, r.Dir = sb.user, sb.workdir
 	r.Timings = map[string]time.Duration{"create": time.Since(b.Began)}
+	if sb.readyAfter > 0 {
+		r.Timings["ready"] = sb.readyAfter
+	}
 	r.PolicyHash = backend.PolicyHash(b.Spec, b.ex.config)
 	if made.Amend != nil {
 		made.Amend(&r)

@@ -128,6 +128,9 @@ type Made struct {
 	// driver's own when zero.
 	Kernel   string
 	Achieved backend.Isolation
+	// User and Dir are what an image of the engine's says of commands where the
+	// spec does not; User is one that Account gave.
+	User, Dir string
 	// Amend, if not nil, puts into the receipt what the driver alone knows.
 	Amend func(r *backend.Receipt)
 }

@@ -203,6 +203,9 @@ func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	case spec.IdempotencyKey != "":
 		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")
 	}
+	if _, err := Account(ex.name, "user", spec.User); err != nil {
+		return err
+	}
 	if far, ok := ex.driver.(Elsewhere); ok && far.Elsewhere() {
 		return nil
 	}
@@ -250,6 +253,13 @@ type prober Executor
 // Probe implements backend.Prober.
 func (p *prober) Probe(ctx context.Context) (backend.Health, error) {
 	return p.driver.Probe(ctx), nil
+}
+
+// closing tells whether Close has been called.
+func (ex *Executor) closing() bool {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	return ex.closed
 }
 
 func (ex *Executor) drop(id string) {

@@ -113,6 +113,7 @@ func (ex *Executor) takeUp(ctx context.Context, rec state.Record) (*Sandbox, err
 	if err := json.Unmarshal(rec.Receipt, &sb.receipt); err != nil {
 		return nil, fail(backend.ErrInternal, err)
 	}
+	sb.user, sb.workdir = sb.receipt.User, sb.receipt.Dir
 	sb.paused = rec.State == backend.StatePaused
 	sb.deadline.Store(rec.Deadline.UnixNano())
 	made, err := ex.driver.TakeUp(ctx, rec)

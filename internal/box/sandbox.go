@@ -40,6 +40,9 @@ type Sandbox struct {
 	lease  *state.UIDLease // likewise
 	token  string
 
+	user, workdir string        // what commands begin with; "" is user's home
+	readyAfter    time.Duration // how long what it started with took; 0 for nothing
+
 	egress *keeper.Egress // of a bound sandbox; nil for none
 
 	client    *envd.Client
@@ -165,6 +168,7 @@ func (sb *Sandbox) Start(ctx context.Context, cmd backend.Command) (backend.Proc
 	if err := sb.usable("start"); err != nil {
 		return nil, err
 	}
+	sb.begin(&cmd)
 	if cmd.User != "" && cmd.User != backend.DefaultUser && !sb.ex.caps.Has(backend.FeatureUsers) {
 		err := sb.error("start", backend.ErrUnsupported, fmt.Errorf("the only account here is %q", backend.DefaultUser))
 		err.Field, err.Fix = "command.user", "leave it empty, or run glovebox as root"

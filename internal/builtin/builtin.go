@@ -34,7 +34,7 @@ func openSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config
 	if err != nil {
 		return nil, err
 	}
-	return refusingRoots(&templated{Executor: ex, specs: all}, env, fixRoots), nil
+	return refusingRoots(&templated{Executor: ex, specs: all, images: imageStore}, env, fixRoots), nil
 }
 
 func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Config) (registry.Report, error) {
@@ -57,23 +57,25 @@ func probeSubprocess(ctx context.Context, env registry.Env, cfg subprocess.Confi
 
 func openGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (backend.Executor, error) {
 	all := specs(env)
-	if err := gvisorTemplates(env, all, &cfg); err != nil {
+	if err := gvisorTemplates(all, &cfg); err != nil {
 		return nil, err
 	}
 	ex, err := gvisor.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	t := &templated{Executor: ex, specs: all, images: imageStore}
 	if cfg.Via == gvisor.ViaDocker {
-		return refusingRoots(ex, env, fixViaDocker), nil
+		t.images, t.engine = storeIn(cfg.StateDir), "gvisor-docker"
+		return refusingRoots(t, env, fixViaDocker), nil
 	}
-	return &templated{Executor: ex, specs: all}, nil
+	return t, nil
 }
 
 // gvisorTemplates gives cfg its templates: directories, or an engine's images.
-func gvisorTemplates(env registry.Env, all map[string]image.Spec, cfg *gvisor.Config) (err error) {
+func gvisorTemplates(all map[string]image.Spec, cfg *gvisor.Config) (err error) {
 	if cfg.Via == gvisor.ViaDocker {
-		cfg.Templates = engineImages(env, cfg.Templates)
+		cfg.Templates, cfg.BuiltTemplates = engineImages(all, cfg.Templates, cfg.BuiltTemplates)
 		return nil
 	}
 	if cfg.Templates, err = directories(all, cfg.Templates); err != nil {
@@ -89,7 +91,7 @@ func gvisorTemplates(env registry.Env, all map[string]image.Spec, cfg *gvisor.Co
 }
 
 func probeGVisor(ctx context.Context, env registry.Env, cfg gvisor.Config) (registry.Report, error) {
-	if err := gvisorTemplates(env, specs(env), &cfg); err != nil {
+	if err := gvisorTemplates(specs(env), &cfg); err != nil {
 		return registry.Report{}, err
 	}
 	m, err := gvisor.Measure(ctx, cfg)

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -28,23 +29,36 @@ func specs(env registry.Env) map[string]image.Spec {
 func Spec(name string, t registry.Template) image.Spec {
 	s := image.Spec{
 		Name: name, Rootfs: t.Rootfs, Image: t.Image, Dockerfile: t.Dockerfile, Apt: t.Apt, Pip: t.Pip, NPM: t.NPM,
-		Config: image.Config{Env: maps.Clone(t.Env), User: t.User},
-		Ready:  image.Ready{Command: t.Ready, Port: t.ReadyPort}, Root: t.Root,
+		Config: image.Config{Env: maps.Clone(t.Env), User: t.User, WorkDir: t.WorkDir},
+		Ready:  image.Ready{Command: t.Ready, Port: t.ReadyPort, Timeout: t.ReadyTimeout, Interval: t.ReadyInterval},
+		Root:   t.Root,
 	}
 	if t.Start != "" {
-		s.Config.Start = []string{"/bin/sh", "-c", t.Start}
+		s.Config.Start = shell(t.Start)
 	}
 	return s
 }
 
+func shell(line string) []string { return []string{"/bin/sh", "-c", line} }
+
 // imageStore is where images are. The error is told when one is asked for.
 func imageStore() (*image.Store, error) { return image.Default(os.Getenv) }
 
+// storeIn is imageStore for a backend with a state directory of its own.
+func storeIn(dir string) func() (*image.Store, error) {
+	if dir == "" {
+		return imageStore
+	}
+	return func() (*image.Store, error) { return image.Open(dir), nil }
+}
+
 // templated refuses a template that is not built before its driver looks for
-// its directory, and adds the template's environment.
+// its directory, and adds what the template says to specs.
 type templated struct {
 	backend.Executor
-	specs map[string]image.Spec
+	specs  map[string]image.Spec
+	images func() (*image.Store, error)
+	engine string // the driver's name, where sandboxes are made of an engine's images
 }
 
 // Unwrap lets backend.As find what the driver can do besides.
@@ -72,20 +86,14 @@ func (x *templated) Admit(spec backend.Spec) (backend.Spec, []string, error) {
 	return caps.Admit(caps.Driver, full)
 }
 
-// resolve is spec with what its template adds.
+// resolve is spec with what its template adds: what spec says itself wins, and
+// an image says least.
 func (x *templated) resolve(spec backend.Spec) (backend.Spec, error) {
 	s, ok := x.specs[spec.Template]
 	if !ok {
 		return spec, nil
 	}
-	store, err := imageStore()
-	if err != nil {
-		return spec, err
-	}
-	t, err := store.Resolve(s)
-	if err == nil {
-		err = t.NeedRootfs()
-	}
+	t, err := x.template(s)
 	if err != nil {
 		return spec, absent(err)
 	}
@@ -94,7 +102,45 @@ func (x *templated) resolve(spec backend.Spec) (backend.Spec, error) {
 		maps.Copy(env, spec.Env)
 		spec.Env = env
 	}
+	spec.User = cmp.Or(spec.User, t.Config.User)
+	if spec.Dir == "" && t.Config.WorkDir != "/" { // which tools write where nobody chose one
+		spec.Dir = t.Config.WorkDir
+	}
+	if st := &spec.Startup; len(st.Args) == 0 {
+		st.Args, st.Port, st.Timeout, st.Interval = t.Config.Start, t.Ready.Port, t.Ready.Timeout, t.Ready.Interval
+		if t.Ready.Command != "" {
+			st.Ready = shell(t.Ready.Command)
+		}
+	}
 	return spec, nil
+}
+
+// template is s as sandboxes are made from it now.
+func (x *templated) template(s image.Spec) (image.Template, error) {
+	switch {
+	case x.engine == "":
+	case s.PlainImage():
+		// The engine has the image, and knows what it says itself.
+		return image.Template{Name: s.Name, Image: s.Image, Config: s.Config, Ready: s.Ready}, nil
+	case s.ImageName() == "":
+		return image.Template{}, &backend.Error{
+			Op: "create", Kind: backend.ErrUnsupported, Backend: x.engine, Field: "template",
+			Err: errors.New("the template " + s.Name + " is a directory, and no image of an engine"), Fix: "use subprocess or gvisor",
+		}
+	}
+	store, err := x.images()
+	if err != nil {
+		return image.Template{}, err
+	}
+	t, err := store.Resolve(s)
+	if err == nil && x.engine == "" {
+		err = t.NeedRootfs()
+	}
+	if s.Dockerfile == "" {
+		// What an engine's image does by itself, mostly a shell, nobody asked for.
+		t.Config.Start = s.Config.Start
+	}
+	return t, err
 }
 
 // absent is what a template that is not here means for a choice of backends:

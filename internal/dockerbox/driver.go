@@ -53,6 +53,8 @@ type Options struct {
 	// base. Templates maps template names to the engine's images.
 	Image     string
 	Templates map[string]string
+	// Built maps further ones to images of the store.
+	Built map[string]string
 	// Agent is the configured agent.
 	Agent string
 	// NoLandlock: the kernel that programs see has none.
@@ -191,6 +193,9 @@ func (d *Driver) LookAt(spec backend.Spec) error {
 	}
 	img, err := d.image(ctx, spec.Template, false)
 	if err != nil {
+		return err
+	}
+	if _, err := d.account(spec, img); err != nil {
 		return err
 	}
 	_, err = d.runtimeWarning(info, img, spec.Strict)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/box"
@@ -38,6 +39,11 @@ func (d *Driver) image(ctx context.Context, template string, bring bool) (chosen
 		}
 		return chosen{Image: img}, err
 	}
+	if name, ok := d.o.Built[template]; ok {
+		img, err := d.standard(ctx, image.Spec{Name: template, Rootfs: name}, bring)
+		// The steps of somebody's template are in others.
+		return chosen{img, slices.Contains(image.Standard(), name)}, err
+	}
 	name := template
 	if name == "" {
 		name = standardTemplate
@@ -52,6 +58,14 @@ func (d *Driver) image(ctx context.Context, template string, bring bool) (chosen
 		Op: "create", Kind: backend.ErrNotFound, Backend: d.o.Name, Field: "template",
 		Err: fmt.Errorf("there is no template %q", template), Fix: "name it in templates",
 	}
+}
+
+// account is what an image says commands run as where spec says nothing.
+func (d *Driver) account(spec backend.Spec, img chosen) (string, error) {
+	if spec.User != "" {
+		return "", nil
+	}
+	return box.Account(d.o.Name, "user", img.User)
 }
 
 // named is an image by the engine's own name, pulled when it is missing.

@@ -42,6 +42,7 @@ type maker struct {
 	hostDisk bool          // the scratch is a tmpfs of the host's
 	binds    []launch.Bind // the caller's mounts
 	binary   string        // the agent's
+	account  string        // that commands run as, as the image says
 }
 
 // Make implements box.Driver.
@@ -52,6 +53,9 @@ func (d *Driver) Make(ctx context.Context, b *box.Birth) (*box.Made, error) {
 	}
 	m := &maker{Birth: b, d: d, info: info}
 	if m.img, err = d.image(ctx, b.Spec.Template, true); err != nil {
+		return nil, err
+	}
+	if m.account, err = d.account(b.Spec, m.img); err != nil {
 		return nil, err
 	}
 	warning, err := d.runtimeWarning(info, m.img, b.Spec.Strict)
@@ -291,7 +295,7 @@ func (m *maker) made(b *body, conn net.Conn, hello launch.Hello) (*box.Made, err
 	}
 	made := &box.Made{
 		Body: b, Proc: b.proc, Detached: m.Spec.Keep, Kernel: hello.Kernel, Achieved: m.d.o.Capabilities.Isolation,
-		Amend: m.amend,
+		Amend: m.amend, User: m.account, Dir: m.img.Dir,
 	}
 	if !m.d.o.Stdio {
 		if err := m.closeShared(); err != nil {

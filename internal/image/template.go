@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 )
@@ -35,6 +36,9 @@ type Spec struct {
 type Ready struct {
 	Command string `json:"command,omitempty"`
 	Port    int    `json:"port,omitempty"`
+	// Timeout and Interval are those of backend.Startup.
+	Timeout  time.Duration `json:"timeout,omitempty"`
+	Interval time.Duration `json:"interval,omitempty"`
 }
 
 // Template is what a driver makes a sandbox from.
@@ -79,9 +83,9 @@ func (s Spec) ImageName() string {
 // changes tells whether s adds something to what it is made from.
 func (s Spec) changes() bool { return len(s.Apt)+len(s.Pip)+len(s.NPM) > 0 || s.Dockerfile != "" }
 
-// plainImage tells whether an engine's image is all there is, so that only a
+// PlainImage tells whether an engine's image is all there is, so that only a
 // driver that uses that engine can use it as it is.
-func (s Spec) plainImage() bool { return s.Image != "" && !s.changes() }
+func (s Spec) PlainImage() bool { return s.Image != "" && !s.changes() }
 
 // Resolve finds what the template is made from now. What has to be built first
 // is ErrNotFound, with the command that builds it.
@@ -98,10 +102,10 @@ func (s *Store) Resolve(spec Spec) (Template, error) {
 		t.Config = spec.Config.over(img.Config)
 	case !errors.Is(err, backend.ErrNotFound):
 		return t, err
-	case !spec.plainImage():
+	case !spec.PlainImage():
 		return t, notBuilt(spec)
 	}
-	if spec.plainImage() {
+	if spec.PlainImage() {
 		t.Image = spec.Image
 	}
 	return t, nil

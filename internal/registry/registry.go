@@ -10,6 +10,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/strict"
@@ -34,7 +35,10 @@ type Template struct {
 	// succeeds once that works, or ReadyPort a port that is open then.
 	Start, Ready string
 	ReadyPort    int
-	User         string
+	// ReadyTimeout and ReadyInterval are those of backend.Startup; 0 is its default.
+	ReadyTimeout, ReadyInterval time.Duration
+	// User and WorkDir are what commands begin with that name none.
+	User, WorkDir string
 	// Root asks for a root with capabilities, where the level allows it.
 	Root bool
 }

@@ -40,6 +40,9 @@ type Options struct {
 	// Templates names the candidates that a template may run on; a template
 	// that is absent may run on all.
 	Templates map[string][]string
+	// Complete fills in what the configuration says of sandboxes and a Spec leaves
+	// open; nil for nothing.
+	Complete func(backend.Spec) backend.Spec
 	// Absent are backends that could not even be opened. They stand in receipts
 	// and refusals as passed over.
 	Absent []backend.Candidate
@@ -61,8 +64,11 @@ func New(candidates []Candidate, opts Options) (*Router, error) {
 	return &Router{candidates: slices.Clone(candidates), opts: opts, watch: newWatch(candidates)}, nil
 }
 
-// raise applies the policy's minimum to spec.
+// raise applies the policy's minimum and defaults to spec.
 func (r *Router) raise(spec backend.Spec) backend.Spec {
+	if r.opts.Complete != nil {
+		spec = r.opts.Complete(spec)
+	}
 	spec.MinIsolation = max(spec.MinIsolation, r.opts.MinIsolation)
 	spec.Strict = spec.Strict || r.opts.Strict
 	return spec
@@ -96,6 +102,16 @@ func (r *Router) eligible(spec backend.Spec) (yes []choice, no []backend.Candida
 }
 
 func (r *Router) none(spec backend.Spec, passed []backend.Candidate) error {
+	allowed, limited := r.opts.Templates[spec.Template]
+	if limited && slices.ContainsFunc(r.candidates, func(c Candidate) bool {
+		return c.Executor.Capabilities().Isolation >= spec.MinIsolation
+	}) {
+		return &backend.Error{
+			Op: "create", Kind: backend.ErrUnsupported, Field: "template",
+			Err: fmt.Errorf("no backend may run the template %s: %s", spec.Template, reasons(passed)),
+			Fix: "choose one of " + strings.Join(allowed, ", ") + ", or add one to the template's backends",
+		}
+	}
 	return &backend.Error{
 		Op: "create", Kind: backend.ErrUnsupported, Field: "min_isolation",
 		Err: fmt.Errorf("no backend gives isolation %s: %s", spec.MinIsolation, reasons(passed)),

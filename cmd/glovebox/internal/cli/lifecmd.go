@@ -206,7 +206,7 @@ func withSandbox[T any](ctx context.Context, e entry, op string, do func(T) erro
 }
 
 // attach takes up a command of a sandbox, the one of that ID, else its main one,
-// and tells whether it had ended before.
+// else what its template started, and tells whether it had ended before.
 func attach(ctx context.Context, sb backend.Sandbox, e entry, id string, opts backend.AttachOptions) (p backend.Process, ended bool, err error) {
 	pf, ok := backend.As[backend.ProcessFinder](sb)
 	if !ok {
@@ -216,10 +216,12 @@ func attach(ctx context.Context, sb backend.Sandbox, e entry, id string, opts ba
 	if err != nil {
 		return nil, false, err
 	}
-	for _, info := range all {
-		if id == "" && info.Tag == mainTag || id != "" && info.ID == id {
-			p, err = pf.Attach(ctx, info.ID, opts)
-			return p, info.Exit != nil, err
+	for _, tag := range []string{mainTag, backend.StartupTag} {
+		for _, info := range all {
+			if id == "" && info.Tag == tag || id != "" && info.ID == id {
+				p, err = pf.Attach(ctx, info.ID, opts)
+				return p, info.Exit != nil, err
+			}
 		}
 	}
 	missing := &backend.Error{

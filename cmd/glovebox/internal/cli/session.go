@@ -172,7 +172,7 @@ func (s *session) arguments(ctx context.Context, sb backend.Sandbox, cmd *backen
 	if s.req.program == nil {
 		return nil
 	}
-	where, err := s.programPath(ctx, sb.Files())
+	where, err := s.programPath(ctx, sb)
 	if err != nil {
 		return err
 	}
@@ -197,12 +197,12 @@ func (s *session) output(ctx context.Context, cancel context.CancelCauseFunc, ou
 // programPath is the program's name as its interpreter is given it: relative
 // to the home, where it starts, and absolute when it starts elsewhere, as in
 // another user's home.
-func (s *session) programPath(ctx context.Context, files backend.Filesystem) (string, error) {
+func (s *session) programPath(ctx context.Context, sb backend.Sandbox) (string, error) {
 	name := s.req.program.Name
-	if s.req.command.Dir == "" && s.req.command.User == "" {
+	if r := sb.Receipt(); s.req.command.Dir+s.req.command.User+r.Dir+r.User == "" {
 		return name, nil
 	}
-	info, err := files.Stat(ctx, name)
+	info, err := sb.Files().Stat(ctx, name)
 	if err != nil {
 		return "", err
 	}
