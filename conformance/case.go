@@ -21,6 +21,7 @@ const (
 	Lifecycle   Area = "lifecycle"   // from create to destroy, expiry, kept sandboxes
 	Receipts    Area = "receipts"    // what was granted
 	Specs       Area = "specs"       // strict, advisory, templates, mounts
+	Start       Area = "startup"     // what a sandbox starts with, and its commands begin with
 	Commands    Area = "commands"    // exit codes, output, environment, users
 	Stdin       Area = "stdin"       // standard input
 	PTY         Area = "pty"         // terminals
@@ -115,7 +116,7 @@ func (n Need) unmet(caps backend.Capabilities) string {
 // Cases are all cases, in the order in which reports list them.
 func Cases() []Case {
 	return slices.Concat(
-		metaCases(), featureCases(), controlCases(), errorCases(), lifecycleCases(), keptCases(), receiptCases(), specCases(),
+		metaCases(), featureCases(), controlCases(), errorCases(), lifecycleCases(), keptCases(), receiptCases(), specCases(), startupCases(),
 		commandCases(), outputCases(), stdinCases(), terminalCases(), signalCases(), endCases(), fileCases(), fileErrorCases(),
 		fileExtraCases(), watchCases(), limitCases(), usageCases(), concurrencyCases(), reattachCases(), portCases(),
 		pauseCases(), snapshotCases(), networkCases(), leakCases(),

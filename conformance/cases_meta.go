@@ -133,7 +133,7 @@ func features() []backend.Feature {
 		backend.FeatureProbe, backend.FeatureFind, backend.FeaturePause, backend.FeatureSnapshot, backend.FeatureExtend,
 		backend.FeatureDial, backend.FeatureUsage, backend.FeatureProcesses, backend.FeatureTerminal, backend.FeatureInput,
 		backend.FeatureUsers, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,
-		backend.FeaturePrivateRoot, backend.FeatureMounts, backend.FeatureTemplates,
+		backend.FeaturePrivateRoot, backend.FeatureMounts, backend.FeatureTemplates, backend.FeatureStartup,
 	}
 }
 
@@ -195,7 +195,7 @@ func featureIsThere(ctx context.Context, t *T, f backend.Feature) {
 		if st, err := sb.Files().Stat(ctx, "/tmp"); err != nil || !st.IsDir() {
 			t.Errorf("/tmp: %v, %v", st, err)
 		}
-	case backend.FeatureMounts, backend.FeatureTemplates: // SP-08 and those after it
+	case backend.FeatureMounts, backend.FeatureTemplates, backend.FeatureStartup: // SP-08, ST-01 and those after them
 	}
 }
 

@@ -71,6 +71,10 @@ func refuseFeature(ctx context.Context, t *T, f backend.Feature) {
 		if t.run.target.Spec.Template == "" {
 			create(backend.Spec{Template: "none"}, "template")
 		}
+	case backend.FeatureStartup:
+		create(backend.Spec{User: "root"}, "user")
+		create(backend.Spec{Dir: "/tmp"}, "dir")
+		create(backend.Spec{Startup: backend.Startup{Args: []string{"true"}}}, "startup.args")
 	case backend.FeatureMounts:
 		create(backend.Spec{Mounts: []backend.Mount{{HostPath: "/usr", Target: "/mnt", ReadOnly: true}}}, "mounts")
 	default:
