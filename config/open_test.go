@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -131,5 +132,74 @@ func TestExecutors_closed(t *testing.T) {
 	}
 	if _, err := executors.Executor(t.Context(), config.DefaultExecutor); backend.KindOf(err) != backend.ErrClosed || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestComplete: what a template and the general limits say is there in Go too,
+// and what the caller says wins.
+func TestComplete(t *testing.T) {
+	t.Parallel()
+	reg, err := registry.New(driver("a", backend.IsolationContainer, nil), driver("b", backend.IsolationContainer, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t)
+	p.user("version: 1\nbackends: {a: {driver: a}, b: {driver: b}}\nexecutors: {default: {use: [a, b]}}\n" +
+		"limits: {memory: 300MiB, pids: 40, lifetime: 2m, timeout: 40s, max_timeout: 1m}\n" +
+		"templates:\n  t: {rootfs: base, limits: {memory: 200MiB, output: 1MiB, on_output_limit: kill, max_timeout: 5m}, backends: [b]}\n" +
+		"  short: {rootfs: base, limits: {max_timeout: 10s}}\n  none: {rootfs: base, backends: [c]}\n")
+	l, err := config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg})
+	if err == nil || !strings.Contains(err.Error(), "templates.none.backends") {
+		t.Fatalf("a backend that nobody configured: %v", err)
+	}
+	p.user("version: 1\nbackends: {a: {driver: a}, b: {driver: b}, c: {driver: b}}\nexecutors: {default: {use: [a, b]}}\n" +
+		"limits: {memory: 300MiB, pids: 40, lifetime: 2m, timeout: 40s, max_timeout: 1m}\n" +
+		"templates:\n  t: {rootfs: base, limits: {memory: 200MiB, output: 1MiB, on_output_limit: kill, max_timeout: 5m}, backends: [b]}\n" +
+		"  short: {rootfs: base, limits: {max_timeout: 10s}}\n  none: {rootfs: base, backends: [c]}\n")
+	if l, err = config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg}); err != nil {
+		t.Fatal(err)
+	}
+	for template, want := range map[string][2]config.Duration{
+		"t": {config.Duration(40 * time.Second), config.Duration(time.Minute)}, "short": {config.Duration(10 * time.Second), config.Duration(10 * time.Second)},
+	} {
+		if got := l.Config.LimitsFor(template); got.Timeout != want[0] || got.MaxTimeout != want[1] {
+			t.Errorf("%s: timeout %s, at most %s", template, got.Timeout, got.MaxTimeout)
+		}
+	}
+	executors := config.Open(l.Config, reg)
+	defer executors.Close() //nolint:errcheck // fakes
+	ex, err := executors.Executor(t.Context(), config.DefaultExecutor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := ex.Create(t.Context(), backend.Spec{Template: "t", Limits: backend.Limits{Memory: 100 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := sb.Receipt()
+	if len(r.Passed) != 1 || r.Passed[0].Backend != "a" || r.Passed[0].Reason != "template t is only for b" || r.Backend != "b" {
+		t.Errorf("on %s, passed over: %+v", r.Backend, r.Passed)
+	}
+	_, err = ex.Create(t.Context(), backend.Spec{Template: "none"})
+	if be, ok := errors.AsType[*backend.Error](err); !ok || be.Field != "template" || !strings.Contains(be.Fix, "c") {
+		t.Errorf("a template for none of them: %v", err)
+	}
+	for name, test := range map[string]struct{ spec, want backend.Spec }{
+		"template": {backend.Spec{Template: "t"}, backend.Spec{
+			Limits: backend.Limits{Memory: 200 << 20, Pids: 40, Output: 1 << 20, KillOnOutput: true}, Lifetime: 2 * time.Minute,
+		}},
+		"caller": {backend.Spec{Template: "t", Lifetime: time.Minute, Limits: backend.Limits{Memory: 100 << 20}}, backend.Spec{
+			Limits: backend.Limits{Memory: 100 << 20, Pids: 40, Output: 1 << 20}, Lifetime: time.Minute,
+		}},
+		"general": {backend.Spec{}, backend.Spec{Limits: backend.Limits{Memory: 300 << 20, Pids: 40}, Lifetime: 2 * time.Minute}},
+	} {
+		d, err := ex.Explain(t.Context(), test.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := d.Spec
+		if diff := cmp.Diff(test.want.Limits.WithDefaults(), got.Limits); diff != "" || got.Lifetime != test.want.Lifetime {
+			t.Errorf("%s: %s, lifetime %v", name, diff, got.Lifetime)
+		}
 	}
 }

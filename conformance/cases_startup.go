@@ -92,7 +92,7 @@ func (t *T) says(err error, words ...string) {
 func neverReady(ctx context.Context, t *T) {
 	err := t.refuses(ctx, t.Executor(), t.Spec(backend.Spec{Startup: backend.Startup{
 		Args:  script("echo coming up; exec sleep 1000"),
-		Ready: script(`i=0; while [ $i -lt 3000 ]; do printf '\033[31mspam'; i=$((i+1)); done; echo; echo not yet; exit 7`), Timeout: 2 * time.Second,
+		Ready: script(`i=0; while [ $i -lt 200 ]; do printf '\033[31mspam'; i=$((i+1)); done; echo; echo not yet; exit 7`), Timeout: 4 * time.Second,
 	}}))
 	t.refusedWith("never", err, backend.ErrInvalid, "startup.ready")
 	t.says(err, "exited(7)", "not yet", "coming up")

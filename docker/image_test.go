@@ -32,7 +32,7 @@ func TestImage_declares(t *testing.T) {
 	}
 	ref := image(t, "", nil, changes...)
 	f := setUp(t, func(c *docker.Config) { c.Image = ref })
-	sb := f.create(backend.Spec{})
+	sb := f.create(backend.Spec{User: "user", Dir: "/home/user"})
 	st := f.container(sb.ID())
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(st.PID) + "/environ")
 	if err != nil {
@@ -49,6 +49,33 @@ func TestImage_declares(t *testing.T) {
 	}
 	if got := st.Labels["dev.glovebox.store"]; got != f.store() {
 		t.Errorf("the label is the image's: %q", got)
+	}
+}
+
+// What an image says of its commands holds where the spec says nothing; what
+// cannot be had is refused before anything is made.
+func TestImage_begins(t *testing.T) {
+	ref := image(t, "", map[string]string{"srv/app/": ""}, "USER 0:0", "WORKDIR /srv/app")
+	f := setUp(t, func(c *docker.Config) { c.Image = ref })
+	for want, spec := range map[string]backend.Spec{
+		"0 /srv/app\n": {}, "0 /tmp\n": {Dir: "/tmp"},
+	} {
+		sb := f.create(spec)
+		if exit, out := run(t, sb, "", "echo $(id -u) $PWD"); !exit.Success() || out != want {
+			t.Errorf("%+v: %s, %q, want %q", spec, exit, out, want)
+		}
+	}
+	sb := f.create(backend.Spec{User: "user"})
+	if exit, out := run(t, sb, "", "id -un; pwd"); !exit.Success() || out != "user\n/srv/app\n" {
+		t.Errorf("%s, %q", exit, out)
+	}
+	for field, change := range map[string]string{"user": "USER nobody", "dir": "WORKDIR /not/made"} {
+		ref := image(t, "", nil, change)
+		f := setUp(t, func(c *docker.Config) { c.Image = ref })
+		_, err := f.ex.Create(t.Context(), backend.Spec{})
+		if be, ok := errors.AsType[*backend.Error](err); !ok || be.Field != field || be.Fix == "" {
+			t.Errorf("%s: %v", change, err)
+		}
 	}
 }
 
