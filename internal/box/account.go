@@ -68,7 +68,11 @@ func (b *Birth) settle(ctx context.Context, sb *Sandbox, made *Made) error {
 	}
 	info, err := files.Stat(ctx, sb.workdir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = files.Mkdir(ctx, sb.workdir, 0); err == nil {
+		err = files.Mkdir(ctx, sb.workdir, 0)
+		if uf, ok := backend.As[backend.UserFiles](files); ok && errors.Is(err, fs.ErrPermission) {
+			err = uf.FilesAs("root").Mkdir(ctx, sb.workdir, 0) // as engines do it
+		}
+		if err == nil {
 			return nil
 		}
 	}
