@@ -39,6 +39,18 @@ const (
 	Leaks       Area = "leaks"       // nothing is left behind
 )
 
+// Level is how much a case asks of a backend.
+type Level string
+
+// The levels.
+const (
+	Core     Level = "core"     // of every backend
+	Extended Level = "extended" // of one that claims what it needs
+)
+
+// Levels are all levels, least first.
+func Levels() []Level { return []Level{Core, Extended} }
+
 // Case is one requirement.
 type Case struct {
 	ID    string // "LC-01": stable, never used again for another requirement
@@ -50,6 +62,16 @@ type Case struct {
 	// Timeout bounds the case; 0 is Options.Timeout.
 	Timeout time.Duration
 	Run     func(ctx context.Context, t *T)
+}
+
+// Level is Core unless the case needs something that is the backend's to claim.
+func (c Case) Level() Level {
+	for _, n := range c.Needs {
+		if n.Kind != NeedProgram && n.Kind != NeedWitness {
+			return Extended
+		}
+	}
+	return Core
 }
 
 // Need is something without which a case cannot be: what a backend claims, or

@@ -30,6 +30,7 @@ const (
 type Result struct {
 	ID      string        `json:"id"`
 	Area    Area          `json:"area"`
+	Level   Level         `json:"level"`
 	Title   string        `json:"title"`
 	Verdict Verdict       `json:"verdict"`
 	Reason  string        `json:"reason,omitempty"` // why it is not pass

@@ -169,7 +169,7 @@ func (r *runner) all(ctx context.Context, cases []Case) []Result {
 // one is a case with everything around it.
 func (r *runner) one(ctx context.Context, c Case) (res Result) {
 	began := time.Now()
-	res = Result{ID: c.ID, Area: c.Area, Title: c.Title, Verdict: Pass}
+	res = Result{ID: c.ID, Area: c.Area, Level: c.Level(), Title: c.Title, Verdict: Pass}
 	defer func() { res.Took = time.Since(began) }()
 	var unmet []string
 	for _, n := range c.Needs {

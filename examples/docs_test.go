@@ -144,7 +144,7 @@ func TestCLI_flags(t *testing.T) {
 	for heading, commands := range map[string][]string{
 		"## glovebox run":         {"run"},
 		"## glovebox image":       {"image build", "image list", "image rm"},
-		"## glovebox conformance": {"conformance"},
+		"## glovebox conformance": {"conformance run", "conformance list", "conformance show", "conformance report", "conformance diff", "conformance verify"},
 		"## glovebox doctor":      {"doctor"},
 		"## glovebox config":      {"config show", "config validate", "config schema", "config trust"},
 	} {

@@ -52,6 +52,10 @@ func rules() []rule {
 			why: "its cases know the contract and no driver",
 		},
 		{
+			part: "conformance/report", own: []string{"backend", "conformance", "internal/term"},
+			why: "documents of what came of cases",
+		},
+		{
 			part: "policy", own: []string{"backend"},
 			why: "layers wrap any backend",
 		},
@@ -63,7 +67,7 @@ func rules() []rule {
 		{
 			part: "cmd/glovebox",
 			own: []string{
-				"backend", "config", "conformance", "internal/builtin", "internal/engine", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/strict",
+				"backend", "config", "conformance", "internal/builtin", "internal/engine", "internal/image", "internal/lang", "internal/registry", "internal/state", "internal/statedir", "internal/strict",
 				"internal/term", "internal/version", "policy", "subprocess",
 			},
 			libraries: []string{"github.com/spf13", "go.yaml.in/yaml", "golang.org/x/sys", "golang.org/x/term"},

@@ -114,6 +114,9 @@ func Main(ctx context.Context, app App) int {
 // givesProgramsCode tells whether the exit code of cmd is a program's, so that
 // the small numbers are taken.
 func givesProgramsCode(cmd *cobra.Command) bool {
+	if p := cmd.Parent(); p != nil && p.Name() == "conformance" {
+		return false
+	}
 	return slices.Contains([]string{"run", "exec", "shell", "wait"}, cmd.Name())
 }
 
@@ -270,6 +273,16 @@ func noArgs(_ *cobra.Command, args []string) error {
 		return usagef("unexpected argument %q", args[0])
 	}
 	return nil
+}
+
+// oneArg refuses anything but one argument, which is what.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef("give %s", what)
+		}
+		return nil
+	}
 }
 
 // hint is the fix that an error carries, for documents.

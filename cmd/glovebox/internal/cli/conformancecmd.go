@@ -1,202 +1,155 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/glovebox-dev/glovebox/backend"
-	"github.com/glovebox-dev/glovebox/config"
 	"github.com/glovebox-dev/glovebox/conformance"
-	"github.com/glovebox-dev/glovebox/conformance/host"
-	"github.com/glovebox-dev/glovebox/internal/registry"
-	"github.com/glovebox-dev/glovebox/internal/strict"
-	"github.com/glovebox-dev/glovebox/internal/term"
 )
 
-// conformanceFlags are those of the command.
-type conformanceFlags struct {
-	backends []string
-	filter   string
-	template string
-	list     bool
-	json     bool
-	parallel int
-	timeout  time.Duration
-}
-
-// conformanceReport is what --json prints.
-type conformanceReport struct {
-	Schema  int                  `json:"schema"`
-	Reports []conformance.Report `json:"reports"`
-}
+// Exit codes of conformance run and verify beside exitFailed, which says that a
+// backend is not conformant, and exitUsage.
+const (
+	exitBroke   = 3 // the suite itself could not do its work
+	exitPartial = 4 // with --strict: not every case said something
+)
 
 func (a *App) conformanceCommand() *cobra.Command {
-	f := &conformanceFlags{}
 	cmd := &cobra.Command{
-		Use: "conformance", Short: "Test what the backends claim, with programs in their sandboxes", Args: noArgs,
-		Long: `Test what the backends claim, with programs in their sandboxes.
+		Use: "conformance", Short: "Test what the backends claim, with programs in their sandboxes, and report it",
+		Long: `Test what the backends claim, with programs in their sandboxes, and report it.
 
 Each case is a requirement. It passes, fails, is unsupported (the backend does not
 claim it, and refuses it as it must) or is inconclusive (something it needs, such as
-python3 in the sandbox, is not there). The exit code is 0 only when nothing failed
-and nothing was left behind on this host, which no one else should use meanwhile.`,
-		Example: "  glovebox conformance --backend subprocess\n  glovebox conformance --filter '^files|LC-0' --json\n  glovebox conformance --list",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.conformance(cmd.Context(), f) },
+python3 in the sandbox, is not there).`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q, known are run, list, show, report, diff, verify", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs := cmd.Flags()
-	fs.StringSliceVar(&f.backends, "backend", nil, "test these configured backends, not all that are available: `NAMES`")
-	fs.StringVar(&f.filter, "filter", "", "run the cases whose area, ID and title match `REGEXP`")
-	fs.StringVar(&f.template, "template", "", "make every sandbox from this template: `NAME`")
-	fs.BoolVar(&f.list, "list", false, "list the cases and run none")
-	fs.BoolVar(&f.json, "json", false, "print JSON")
-	fs.IntVar(&f.parallel, "parallel", 2, "run `N` cases at a time")
-	fs.DurationVar(&f.timeout, "case-timeout", 2*time.Minute, "let a case take at most this `DURATION`")
+	cmd.AddCommand(a.conformanceRun(), a.conformanceList(), a.conformanceShow(), a.conformanceReport(), a.conformanceDiff(), a.conformanceVerify())
 	return cmd
 }
 
-func (a *App) conformance(ctx context.Context, f *conformanceFlags) error {
-	if f.parallel < 1 || f.parallel > 64 {
-		return usagef("--parallel: %d is not between 1 and 64", f.parallel)
-	}
-	match, err := conformance.Matching(f.filter)
-	if err != nil {
-		return usagef("--filter: %w", err)
-	}
-	if f.list {
-		return a.listCases(f.json, match)
-	}
-	l, reg, err := a.load(nil)
-	if err != nil {
-		return err
-	}
-	names, err := a.conformanceBackends(ctx, f, l.Config, reg)
-	if err != nil {
-		return err
-	}
-	out := conformanceReport{Schema: conformance.SchemaVersion}
-	var failed []string
-	for _, name := range names {
-		report, err := a.testBackend(ctx, f, name, l.Config, reg, match)
-		if err != nil {
-			return err
-		}
-		out.Reports = append(out.Reports, report)
-		if !report.OK() {
-			failed = append(failed, name)
-		}
-		if !f.json {
-			w := term.NewWriter(a.Stdout)
-			if err := errors.Join(report.WriteTable(w), w.Close()); err != nil {
-				return err
-			}
-		}
-	}
-	if f.json {
-		if err := printJSON(a.Stdout, out); err != nil {
-			return err
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if len(failed) > 0 {
-		return fmt.Errorf("not as it must be: %s", strings.Join(failed, ", "))
-	}
-	return nil
+// selectionFlags are the flags that say which cases are meant.
+type selectionFlags struct{ cases, areas, levels []string }
+
+func (f *selectionFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringSliceVar(&f.cases, "cases", nil, "only cases with these IDs, which may have * in them: `IDS`")
+	fs.StringSliceVar(&f.areas, "area", nil, "only cases of these `AREAS`")
+	fs.StringSliceVar(&f.levels, "level", nil, "only cases of these levels, core and extended: `LEVELS`")
 }
 
-// conformanceBackends are those that were named, or all that are available.
-func (a *App) conformanceBackends(ctx context.Context, f *conformanceFlags, cfg config.Config, reg *registry.Registry) ([]string, error) {
-	known := slices.Sorted(maps.Keys(cfg.Backends))
-	for _, name := range f.backends {
-		if !slices.Contains(known, name) {
-			return nil, &usageError{fmt.Errorf("--backend: %w", strict.Unknown("backend", name, known))}
-		}
+func (f *selectionFlags) filter() (func(conformance.Case) bool, error) {
+	s := conformance.Selection{Cases: f.cases}
+	for _, x := range f.areas {
+		s.Areas = append(s.Areas, conformance.Area(x))
 	}
-	if len(f.backends) > 0 {
-		return f.backends, nil
+	for _, x := range f.levels {
+		s.Levels = append(s.Levels, conformance.Level(x))
 	}
-	executors := config.Open(cfg, reg)
-	defer executors.Close() //nolint:errcheck // probing opens nothing
-	var names []string
-	for _, name := range known {
-		report, err := executors.Probe(ctx, name)
-		if err == nil && report.Health.Available {
-			names = append(names, name)
-			continue
-		}
-		why := report.Health.Reason
-		if err != nil {
-			why = err.Error()
-		}
-		a.warn(fmt.Sprintf("backend %s is not available: %s", name, why))
+	match, err := s.Filter()
+	if err != nil {
+		return nil, &usageError{err}
 	}
-	if len(names) == 0 {
-		return nil, errors.New("no backend is available; see: glovebox doctor")
-	}
-	return names, nil
+	return match, nil
 }
 
-// testBackend runs the suite against one backend, without any layer around it.
-func (a *App) testBackend(
-	ctx context.Context, f *conformanceFlags, name string, cfg config.Config, reg *registry.Registry, match func(conformance.Case) bool,
-) (conformance.Report, error) {
-	b := cfg.Backends[name]
-	target := conformance.Target{
-		Name: name, Spec: backend.Spec{Template: f.template},
-		Open: func(ctx context.Context) (backend.Executor, error) {
-			return reg.Open(ctx, b.Driver, cfg.Env(name), b.With)
-		},
-		Witness: host.New(func() []string { return []string{"glovebox-"} }),
-	}
-	total, done := 0, 0
-	for _, c := range conformance.Cases() {
-		if match(c) {
-			total++
+// String is the selection as a report shows it.
+func (f *selectionFlags) String() string {
+	var parts []string
+	for _, p := range []struct {
+		name   string
+		values []string
+	}{{"cases", f.cases}, {"area", f.areas}, {"level", f.levels}} {
+		if len(p.values) > 0 {
+			parts = append(parts, p.name+" "+strings.Join(p.values, ","))
 		}
 	}
-	if total == 0 {
-		return conformance.Report{}, usagef("--filter: no case matches %q", f.filter)
-	}
-	return conformance.Run(ctx, target, conformance.Options{
-		Filter: match, Parallel: f.parallel, Timeout: f.timeout,
-		OnResult: func(res conformance.Result) {
-			done++
-			fmt.Fprintf(a.Stderr, "%s: %d/%d %s %s %s (%v)\n",
-				name, done, total, res.Verdict, res.ID, term.String(res.Title), res.Took.Round(time.Millisecond))
-		},
-	})
+	return strings.Join(parts, ", ")
 }
 
-// listedCase is a case as --list --json prints it.
+// listedCase is a case as documents have it.
 type listedCase struct {
-	ID    string             `json:"id"`
-	Area  conformance.Area   `json:"area"`
-	Title string             `json:"title"`
-	Needs []conformance.Need `json:"needs,omitempty"`
+	ID      string             `json:"id"`
+	Area    conformance.Area   `json:"area"`
+	Level   conformance.Level  `json:"level"`
+	Title   string             `json:"title"`
+	Needs   []conformance.Need `json:"needs,omitempty"`
+	Alone   bool               `json:"alone,omitempty"` // no other case runs beside it
+	Timeout time.Duration      `json:"timeout_ns,omitempty"`
 }
 
-func (a *App) listCases(asJSON bool, match func(conformance.Case) bool) error {
+func listed(match func(conformance.Case) bool) []listedCase {
 	cases := []listedCase{}
 	for _, c := range conformance.Cases() {
 		if match(c) {
-			cases = append(cases, listedCase{c.ID, c.Area, c.Title, c.Needs})
+			cases = append(cases, listedCase{c.ID, c.Area, c.Level(), c.Title, c.Needs, c.Alone, c.Timeout})
 		}
 	}
-	if asJSON {
-		return printJSON(a.Stdout, cases)
+	return cases
+}
+
+func (a *App) conformanceList() *cobra.Command {
+	var sel selectionFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the cases, and run none", Args: noArgs,
+		Example: "  glovebox conformance list --area files",
+		RunE: func(*cobra.Command, []string) error {
+			match, err := sel.filter()
+			if err != nil {
+				return err
+			}
+			cases := listed(match)
+			if asJSON {
+				return printJSON(a.Stdout, cases)
+			}
+			tw := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+			for _, c := range cases {
+				fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", c.ID, c.Area, c.Level, c.Title)
+			}
+			return tw.Flush()
+		},
 	}
-	tw := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	for _, c := range cases {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", c.ID, c.Area, c.Title)
+	sel.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *App) conformanceShow() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "Show what a case requires and needs", Args: oneArg("a case's ID"),
+		Example: "  glovebox conformance show LC-01",
+		RunE: func(_ *cobra.Command, args []string) error {
+			found := listed(func(c conformance.Case) bool { return c.ID == args[0] })
+			if len(found) == 0 {
+				return usagef("there is no case %q; see: glovebox conformance list", args[0])
+			}
+			c := found[0]
+			if asJSON {
+				return printJSON(a.Stdout, c)
+			}
+			fmt.Fprintf(a.Stdout, "%s (%s, %s): %s\n", c.ID, c.Area, c.Level, c.Title)
+			for _, n := range c.Needs {
+				fmt.Fprintf(a.Stdout, "  needs %s\n", n)
+			}
+			if c.Alone {
+				fmt.Fprintln(a.Stdout, "  runs alone")
+			}
+			fmt.Fprintf(a.Stdout, "run it: glovebox conformance run --cases %s\n", c.ID)
+			return nil
+		},
 	}
-	return tw.Flush()
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }

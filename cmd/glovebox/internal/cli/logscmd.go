@@ -136,7 +136,7 @@ func (a *App) wait(ctx context.Context, name, command string, asJSON, rm bool) e
 		a.remark(&runFlags{}, &out)
 	}
 	if asJSON {
-		err = printJSON(a.Stdout, report{OK: code == 0, Exit: out.exit, Code: code, Error: newFailure(out.err)})
+		err = printJSON(a.Stdout, runReport{OK: code == 0, Exit: out.exit, Code: code, Error: newFailure(out.err)})
 	} else {
 		_, err = fmt.Fprintln(a.Stdout, code)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/glovebox-dev/glovebox/policy/router"
 )
 
-// report is the document that --json prints.
-type report struct {
+// runReport is the document that --json prints.
+type runReport struct {
 	OK       bool             `json:"ok"`                 // the program ended with 0
 	Exit     *backend.Exit    `json:"exit,omitempty"`     // absent when no command ended
 	Code     int              `json:"shell_code"`         // our own exit code
@@ -68,7 +68,7 @@ func newFailure(err error) *failure {
 }
 
 func (a *App) printReport(out *outcome, code int) error {
-	r := report{
+	r := runReport{
 		Exit: out.exit, Code: code, Files: out.files, Warnings: out.warnings, Receipt: out.receipt, Error: newFailure(out.err),
 		OK: out.err == nil && out.exit != nil && out.exit.Success() && code == 0,
 	}
