@@ -122,16 +122,16 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 	defer ex.making.Done()
 
 	asked, from, err := ex.from(ctx, spec)
+	defer from.close()
 	if err != nil {
 		return nil, err
 	}
-	defer from.close()
 	full, warnings, err := ex.admit(asked)
 	if err == nil {
 		err = ex.lookAtNetwork(full)
 	}
 	if err == nil {
-		err = ex.fits(ctx, full, from)
+		err = ex.fitsHere(ctx, full, from)
 	}
 	if err == nil && from != nil {
 		err = ex.whole(from)
@@ -154,16 +154,16 @@ func (ex *Executor) Create(ctx context.Context, spec backend.Spec) (backend.Sand
 func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
 	ctx := context.Background() //nolint:forbidigo // what is asked is on this host, and Admit has no context
 	asked, from, err := ex.from(ctx, spec)
+	defer from.close()
 	if err != nil {
 		return spec, nil, err
 	}
-	defer from.close()
 	full, warnings, err := ex.admit(asked)
 	if err == nil {
 		err = ex.lookAtNetwork(full)
 	}
 	if err == nil {
-		err = ex.fits(ctx, full, from)
+		err = ex.fitsHere(ctx, full, from)
 	}
 	if err == nil {
 		err = ex.driver.LookAt(full)

@@ -147,7 +147,8 @@ func (ex *Executor) from(ctx context.Context, spec backend.Spec) (backend.Spec, 
 	if err != nil {
 		return spec, nil, err
 	}
-	return s.complete(spec), s, nil
+	full := s.complete(spec)
+	return full, s, ex.fits(full, s)
 }
 
 // openSaved finds a snapshot and keeps it from being removed.
@@ -213,51 +214,61 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
-// fits refuses what a snapshot cannot become, before anything is made. full
-// has the defaults.
-func (ex *Executor) fits(ctx context.Context, full backend.Spec, s *Saved) error {
+// fits refuses what a snapshot can never become. spec is complete.
+func (ex *Executor) fits(spec backend.Spec, s *Saved) error {
 	if s == nil {
 		return nil
 	}
 	refuse := func(field, why, fix string) error {
 		return &backend.Error{Op: "create", Kind: backend.ErrUnsupported, Backend: ex.name, Field: field, Err: errors.New(why), Fix: fix}
 	}
-	l, was := full.Limits, s.Spec.Limits
+	const leaveOut = "leave it out: it is the snapshot's then"
+	l, was := spec.Limits, s.Spec.Limits
 	for _, c := range []struct {
 		name     string
 		now, was int64
-		least    bool // more is fine
+		files    bool // the files alone need it
+		more     bool // more than the snapshot's is fine
 	}{
-		{"limits.memory", l.Memory, was.Memory, true},
-		{"limits.disk", l.Disk, was.Disk, true},
-		{"limits.inodes", l.Inodes, was.Inodes, true},
-		{"limits.pids", l.Pids, was.Pids, !s.Memory},
-		{"limits.open_files", l.OpenFiles, was.OpenFiles, !s.Memory},
+		{"limits.memory", l.Memory, was.Memory, false, true},
+		{"limits.disk", l.Disk, was.Disk, true, true},
+		{"limits.inodes", l.Inodes, was.Inodes, true, true},
+		{"limits.pids", l.Pids, was.Pids, false, false},
+		{"limits.open_files", l.OpenFiles, was.OpenFiles, false, false},
+		{"limits.file_size", or(l.FileSize, was.FileSize), was.FileSize, false, false},
 	} {
 		switch {
-		case c.now < c.was && (c.least && (s.Memory || c.name == "limits.disk" || c.name == "limits.inodes")):
-			return refuse(c.name, fmt.Sprintf("the snapshot needs at least %d", c.was), "ask for that, or for nothing: it is the snapshot's then")
-		case !c.least && c.now != c.was:
-			return refuse(c.name, fmt.Sprintf("the processes of the snapshot have %d", c.was), "leave it out: it is the snapshot's then")
+		case !s.Memory && !c.files:
+		case c.now < c.was && c.more:
+			return refuse(c.name, fmt.Sprintf("the snapshot needs at least %d", c.was), leaveOut)
+		case c.now != c.was && !c.more:
+			return refuse(c.name, fmt.Sprintf("the processes of the snapshot have %d", c.was), leaveOut)
 		}
 	}
-	if s.Memory {
-		switch {
-		case full.Limits.FileSize != was.FileSize && full.Limits.FileSize != full.Limits.Disk:
-			return refuse("limits.file_size", fmt.Sprintf("the processes of the snapshot have %d", was.FileSize), "leave it out: it is the snapshot's then")
-		case full.Template != s.Spec.Template:
-			return refuse("template", fmt.Sprintf("the snapshot is of template %q", s.Spec.Template), "leave it out: it is the snapshot's then")
-		case full.Network.Mode != s.Spec.Network.Mode:
-			return refuse("network.mode", fmt.Sprintf("the snapshot's is %s, and its processes go on with it", s.Spec.Network.Mode), "ask for the same mode, with rules of its own")
-		case len(full.Mounts) > 0:
-			return refuse("mounts", "processes that go on cannot be given mounts", "leave them out, or take a snapshot of files only")
-		}
+	mode := or(spec.Network.Mode, backend.NetworkNone)
+	switch {
+	case !s.Memory:
+		return nil
+	case spec.Template != s.Spec.Template:
+		return refuse("template", fmt.Sprintf("the snapshot is of template %q", s.Spec.Template), leaveOut)
+	case mode != or(s.Spec.Network.Mode, backend.NetworkNone):
+		return refuse("network.mode", fmt.Sprintf("the snapshot's is %s, and its processes go on with it", s.Spec.Network.Mode), "ask for the same mode, with rules of its own")
+	case len(spec.Mounts) > 0:
+		return refuse("mounts", "processes that go on cannot be given mounts", "leave them out, or take a snapshot of files only")
+	}
+	return nil
+}
+
+// fitsHere has the driver look whether this host can go on with a snapshot.
+func (ex *Executor) fitsHere(ctx context.Context, spec backend.Spec, s *Saved) error {
+	if s == nil {
+		return nil
 	}
 	driver, ok := ex.driver.(Restorer)
 	if !ok {
-		return refuse("from", "snapshots are not kept here", "choose a backend with snapshots")
+		return ex.fromError(backend.ErrUnsupported, errors.New("snapshots are not kept here"), "choose a backend with snapshots")
 	}
-	return driver.Fits(ctx, full, s)
+	return driver.Fits(ctx, spec, s)
 }
 
 // whole refuses a snapshot that is not what was written.

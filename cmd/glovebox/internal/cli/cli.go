@@ -198,7 +198,7 @@ func (a *App) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "read `FILE` instead of the user's and the project's configuration")
 	root.AddCommand(a.runCommand(), a.doctorCommand(), a.imageCommand(), a.configCommand(), a.versionCommand())
 	root.AddCommand(a.keptCommands()...)
-	root.AddCommand(a.sandboxCommand(), a.conformanceCommand())
+	root.AddCommand(a.snapshotCommand(), a.sandboxCommand(), a.conformanceCommand())
 	return root
 }
 

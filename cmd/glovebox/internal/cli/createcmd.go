@@ -32,6 +32,7 @@ beginning of it, or its --name.`,
 	}
 	f.registerEnv(cmd.Flags())
 	f.registerSandbox(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("from", a.completeSnapshots) // the flag was just added
 	return cmd
 }
 

@@ -33,6 +33,7 @@ type runFlags struct {
 	detach   bool
 	rm       bool
 	name     string
+	from     string
 	lifetime config.Duration
 }
 
@@ -81,6 +82,7 @@ func (f *runFlags) registerSandbox(fl *pflag.FlagSet) {
 	fl.Var(limit(&f.lifetime, config.ParseDuration, "DURATION"), "lifetime", "how long a kept sandbox lives, 5m by default")
 	fl.StringVar(&f.name, "name", "", "a `NAME` for a kept sandbox, which stands for its ID; the label name")
 	f.network.register(fl)
+	fl.StringVar(&f.from, "from", "", "make the sandbox from this snapshot: `NAME`")
 	fl.StringVar(&f.template, "template", "", "make the sandbox from the template `NAME`")
 	fl.StringVar(&f.backend, "backend", "", "use this backend: `NAME`, a list with commas, or auto")
 	fl.StringVar(&f.minIsolation, "min-isolation", "", "the least isolation accepted: `LEVEL` none, restricted, process, container, kernel, vm")

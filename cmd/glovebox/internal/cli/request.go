@@ -87,7 +87,7 @@ func (a *App) request(f *runFlags, args []string, dashed, coded bool, cfg config
 }
 
 func (f *runFlags) spec(limits config.Limits, wall time.Duration) (s backend.Spec, err error) {
-	s = backend.Spec{Template: f.template, Limits: limits.Backend(), Keep: f.keep}
+	s = backend.Spec{Template: f.template, From: f.from, Limits: limits.Backend(), Keep: f.keep}
 	if s.Network, err = f.network.policy(); err != nil {
 		return s, err
 	}

@@ -46,6 +46,7 @@ sandbox lives until its deadline (--lifetime), also when the program has ended.`
 		},
 	}
 	f.register(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("from", a.completeSnapshots) // the flag was just added
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		err = flagError(cmd, err)
 		if !a.asksForJSON(cmd) {
