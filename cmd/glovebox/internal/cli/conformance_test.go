@@ -145,10 +145,25 @@ func TestConformance_exitCodes(t *testing.T) {
 func TestConformance_usage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"run", "--backend", "subproces"}, {"run", "--require", "subproces"}, {"run", "--cases", "["}, {"list", "--cases", "nothing-matches-this"},
-		{"list", "--area", "areas"}, {"list", "--level", "hard"}, {"list", "--area", "files", "--cases", "LC-01"}, {"run", "--jobs", "0"}, {"unexpected"},
-		{"run", "unexpected"}, {"run", "--report", "r.docx"}, {"run", "--report", "/no/such/directory/r.json"}, {"run", "--key", "k.pem"},
-		{"show"}, {"show", "XX-99"}, {"report", "r.json"}, {"diff", "one"}, {"verify"}, {"verify", "b", "--key", "ed25519:00"},
+		{"run", "--backend", "subproces"},
+		{"run", "--require", "subproces"},
+		{"run", "--cases", "["},
+		{"list", "--cases", "nothing-matches-this"},
+		{"list", "--area", "areas"},
+		{"list", "--level", "hard"},
+		{"list", "--area", "files", "--cases", "LC-01"},
+		{"run", "--jobs", "0"},
+		{"unexpected"},
+		{"run", "unexpected"},
+		{"run", "--report", "r.docx"},
+		{"run", "--report", "/no/such/directory/r.json"},
+		{"run", "--key", "k.pem"},
+		{"show"},
+		{"show", "XX-99"},
+		{"report", "r.json"},
+		{"diff", "one"},
+		{"verify"},
+		{"verify", "b", "--key", "ed25519:00"},
 	} {
 		if code, _, errs := conform(t, t.TempDir(), args...); code != 2 {
 			t.Errorf("%q: %d %s", args, code, errs)
