@@ -160,6 +160,7 @@ func timedOut(s *scene, o *outcome) {
 	if o.exit.Reason != backend.ReasonTimeout {
 		s.Errorf("it ended with %s instead of a timeout", o.exit)
 	}
+	s.Logf("it ended %v after its timeout, by killing its %s", o.took-s.a.timeout, o.exit.KillScope)
 	if most := s.a.timeout + time.Second + grace(); o.took > most {
 		s.Errorf("open: it took %v with a timeout of %v", o.took, s.a.timeout)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +22,8 @@ const (
 // killRounds bounds how often a session that keeps forking is looked through.
 const killRounds = 64
 
-// stopRounds is how many of them stop rather than kill, but for the first.
+// stopRounds is after how many of them those are killed that were met, though
+// there are always others.
 const stopRounds = 16
 
 // alive tells whether the process has not ended yet.
@@ -49,17 +49,31 @@ func (c *command) kill(reason gloveboxv1.End_Reason) {
 	if c.alive() {
 		if c.group == nil {
 			c.hold()
-			c.cpu() // while there is somebody to ask
 		}
 		c.killTree()
 	}
 }
 
-// hold stops the command's first process group, all of it at one moment: what
-// forks without end leaves the agent no time to look at anything.
+// hold stops all of the command that forks, so that the agent gets to look at it,
+// and notes the time that it has used, while there is somebody to ask.
 func (c *command) hold() {
-	if c.proc != nil && c.proc.Signal(unix.SIGSTOP) == nil && c.alive() {
-		_ = unix.Kill(-int(c.pid), unix.SIGSTOP)
+	if c.proc == nil || c.proc.Signal(unix.SIGSTOP) != nil || !c.alive() {
+		return
+	}
+	_ = unix.Kill(-int(c.pid), unix.SIGSTOP) // at one moment, as far as it stayed in its first group
+	leaders, seen := map[int]*command{int(c.pid): c}, map[int]bool{}
+	for range stopRounds {
+		all, more := stopMembers(leaders, seen)
+		var sum time.Duration
+		for _, m := range all {
+			sum += m.cpu
+		}
+		c.mu.Lock()
+		c.cpuSeen = max(c.cpuSeen, sum)
+		c.mu.Unlock()
+		if !more {
+			return
+		}
 	}
 }
 
@@ -112,44 +126,59 @@ func signalSessions(all []*command, sig unix.Signal) {
 		killLeaders(leaders)
 		return
 	}
-	for _, m := range membersOf(leaders) {
-		_ = unix.Kill(m.pid, sig)
-	}
+	eachMember(leaders, func(m member) { _ = unix.Kill(m.pid, sig) })
 }
 
-// membersOf lists the live processes of these leaders' sessions.
-func membersOf(leaders map[int]*command) []member {
-	return slices.DeleteFunc(processes(func(sid int) bool { return leaders[sid] != nil }), func(m member) bool {
+// eachMember calls f with the live processes of these leaders' sessions.
+func eachMember(leaders map[int]*command, f func(member)) {
+	eachProcess(func(pid int, st procStat) {
 		// Security: once the leader was reaped the kernel may have given its
 		// number to a stranger's session. Ours descend from the agent.
-		return !leaders[m.sid].alive() && (m.pid == m.sid || !descends(m.ppid))
+		if c := leaders[st.session]; c != nil && (c.alive() || pid != st.session && descends(st.ppid)) {
+			f(member{pid, st.ppid, st.pgrp, st.session, st.stopped, st.cpu})
+		}
 	})
 }
 
+// stopMembers stops the groups of those that run, each when it is met, and tells
+// whether there were any that are not in seen, where it puts them. all are those
+// that live.
+func stopMembers(leaders map[int]*command, seen map[int]bool) (all []member, more bool) {
+	eachMember(leaders, func(m member) {
+		all = append(all, m)
+		if m.stopped || seen[m.pid] {
+			return
+		}
+		seen[m.pid], more = true, true
+		signalGroup(m.pgrp, unix.SIGSTOP)
+	})
+	return all, more
+}
+
+// signalGroup signals a process group at one moment, so that nothing of it gets
+// away by forking. Group 0 is one of another namespace.
+func signalGroup(pgrp int, sig unix.Signal) {
+	if pgrp > 1 {
+		_ = unix.Kill(-pgrp, sig)
+	}
+}
+
 // killLeaders ends sessions that may be forking meanwhile, and faster than they
-// are looked through. A group is killed at one moment, so nothing of it gets
-// away. What makes a group for each process is first stopped until nothing runs
-// any more: the stopped still count against its limit, the killed would make
+// are looked through. What makes a group for each process is stopped until nobody
+// new is met: the stopped still count against its limit, the killed would make
 // room for more.
 func killLeaders(leaders map[int]*command) {
+	seen := map[int]bool{}
 	for round := range killRounds {
-		all := membersOf(leaders)
+		all, more := stopMembers(leaders, seen)
 		if len(all) == 0 {
 			return
 		}
-		running, groups := false, map[int]bool{}
+		if more && round%stopRounds != stopRounds-1 {
+			continue
+		}
 		for _, m := range all {
-			running = running || !m.stopped
-			groups[m.pgrp] = true
-		}
-		sig := unix.SIGKILL
-		if round%stopRounds != 0 && running {
-			sig = unix.SIGSTOP
-		}
-		for g := range groups {
-			if g > 1 { // 0 is of another namespace
-				_ = unix.Kill(-g, sig)
-			}
+			signalGroup(m.pgrp, unix.SIGKILL)
 		}
 	}
 }
