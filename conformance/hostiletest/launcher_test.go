@@ -166,7 +166,7 @@ func manyHostile(t *testing.T) {
 	count := 50
 	if sentry() || w.target.engine {
 		// Each of these takes a second of this machine's two cores to make.
-		limits.Memory, count = 2*smallMemory, 12
+		limits.Memory, count = 3*smallMemory/2, 12
 	}
 	// Those that are to end by themselves have the time that the others leave.
 	const short, long = 6 * time.Second, 2 * time.Minute

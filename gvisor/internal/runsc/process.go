@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,19 @@ const stateSize = 1 << 20
 // Processes reads from runsc's state which processes the sandbox has. They need
 // not live any more.
 func (c *Config) Processes() (Processes, error) {
+	p, err := c.readProcesses()
+	// runsc writes its state over the older one: half of it may be there.
+	for tries := 0; errors.Is(err, errTorn) && tries < 20; tries++ {
+		<-time.After(10 * time.Millisecond)
+		p, err = c.readProcesses()
+	}
+	return p, err
+}
+
+// errTorn is that a state is not whole.
+var errTorn = errors.New("not whole")
+
+func (c *Config) readProcesses() (Processes, error) {
 	data, err := readBounded(filepath.Join(c.Dir, c.ID+"_sandbox:"+c.ID+".state"), stateSize)
 	if err != nil {
 		return Processes{}, fmt.Errorf("runsc: %w", err)
@@ -41,7 +55,7 @@ func (c *Config) Processes() (Processes, error) {
 		Sandbox  struct{ Pid int }
 	}
 	if err := json.Unmarshal(data, &state); err != nil {
-		return Processes{}, fmt.Errorf("runsc: state: %w", err)
+		return Processes{}, fmt.Errorf("runsc: state: %w: %w", errTorn, err)
 	}
 	return Processes{Sentry: c.ident(state.Sandbox.Pid), Gofer: c.ident(state.GoferPid)}, nil
 }
