@@ -29,6 +29,7 @@ type Config struct {
 	Backends  map[string]Backend  `json:"backends" doc:"Backends by name. A backend is a driver with its settings."`
 	Executors map[string]Executor `json:"executors" doc:"Executors by name. An executor chooses among backends. Commands use the one named default."`
 	Templates map[string]Template `json:"templates" doc:"Templates by name: what sandboxes are made from."`
+	Builds    Builds              `json:"builds" doc:"How the steps of templates are run: packages of pip and npm, Dockerfiles."`
 	Limits    Limits              `json:"limits" doc:"Limits of every sandbox and command that does not set its own."`
 	Warnings  Warnings            `json:"warnings" doc:"The share of a limit above which a result carries a warning."`
 }
@@ -78,6 +79,14 @@ type Template struct {
 	WorkDir  string   `json:"workdir" doc:"The directory that commands start in, made when it is missing: the account's home when not set."`
 	Root     bool     `json:"root" doc:"Give root inside its capabilities. Only where the level is kernel or above."`
 	Backends []string `json:"backends" doc:"The backends it may run on; all when empty."`
+}
+
+// Builds says how the steps of templates are run, besides what is fixed: in
+// gVisor, with the package registries and no other network.
+type Builds struct {
+	Allow  []string `json:"allow" doc:"What steps may reach besides the package registries, each a host, HOST:PORT, an address or a range. Registries at a private address need that address here too."`
+	CAFile string   `json:"ca_file" doc:"The absolute path of the certificate authorities, in PEM, that steps trust, and no image keeps. The host's own when empty."`
+	Limits Limits   `json:"limits" doc:"Limits of the sandbox that steps run in, and of each step."`
 }
 
 // Packages are packages that a template adds.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -37,6 +38,10 @@ func (c Config) Validate(reg *registry.Registry) error {
 		v.template(name, c)
 	}
 	v.limits([]string{"limits"}, c.Limits)
+	v.limits([]string{"builds", "limits"}, c.Builds.Limits)
+	if f := c.Builds.CAFile; f != "" && !filepath.IsAbs(f) {
+		v.fail([]string{"builds", "ca_file"}, fmt.Errorf("%s is not an absolute path", quote(f)))
+	}
 	return errors.Join(v.errs...)
 }
 

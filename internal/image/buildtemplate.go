@@ -111,7 +111,7 @@ func (s *Store) plan(ctx context.Context, spec Spec, opts TemplateOptions) (p *p
 	}()
 	from := spec
 	if spec.Dockerfile != "" {
-		if err := p.read(spec.Dockerfile); err != nil {
+		if err := p.read(spec); err != nil {
 			return p, err
 		}
 		from = Spec{Name: spec.Name, Image: p.file.From}
@@ -127,8 +127,12 @@ func (s *Store) plan(ctx context.Context, spec Spec, opts TemplateOptions) (p *p
 	return p, err
 }
 
-// read reads the Dockerfile; its directory is the context.
-func (p *plan) read(name string) error {
+// read reads the Dockerfile and opens its context.
+func (p *plan) read(spec Spec) error {
+	name, dir := spec.Dockerfile, spec.Context
+	if dir == "" {
+		dir = filepath.Dir(name)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return invalid("dockerfile", err)
@@ -137,7 +141,7 @@ func (p *plan) read(name string) error {
 	if p.file, err = dockerfile.Parse(f, nil); err != nil {
 		return invalid("dockerfile", fmt.Errorf("%s: %w", name, err))
 	}
-	if p.files, err = dockerfile.OpenContext(filepath.Dir(name)); err != nil {
+	if p.files, err = dockerfile.OpenContext(dir); err != nil {
 		return invalid("dockerfile", err)
 	}
 	return nil
@@ -213,8 +217,8 @@ func (p *plan) run(ctx context.Context, spec Spec, opts TemplateOptions, consume
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	report := func(step, of int, text string) {
-		opts.report(Progress{Image: spec.ImageName(), Phase: "running", Item: text, Done: step - 1, Total: of})
+	report := func(step, of int, text, line string) {
+		opts.report(Progress{Image: spec.ImageName(), Phase: text, Item: line, Done: step - 1, Total: of})
 	}
 	return runner.RunSteps(ctx, Work{Base: base, Steps: p.file.Steps, Files: p.files, Report: report}, consume)
 }

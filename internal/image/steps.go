@@ -7,8 +7,6 @@ import (
 	"io"
 	"maps"
 	"path"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/glovebox-dev/glovebox/backend"
@@ -29,8 +27,9 @@ type Work struct {
 	Base  Template
 	Steps []dockerfile.Step
 	Files *dockerfile.Context // nil when nothing is copied
-	// Report is told of each step.
-	Report func(step, of int, text string)
+	// Report is told of each step, and of each line that it says, made fit to be
+	// shown.
+	Report func(step, of int, text, line string)
 }
 
 // Sandboxed runs steps in a sandbox.
@@ -47,6 +46,9 @@ type Sandboxed struct {
 	Spec backend.Spec
 	// Timeout bounds each step; 0 is ten minutes.
 	Timeout time.Duration
+	// CA are certificate authorities, in PEM, that programs of steps trust in the
+	// place of their own; nil for none. They are no part of the image.
+	CA []byte
 }
 
 const (
@@ -68,11 +70,17 @@ func (s *Sandboxed) RunSteps(ctx context.Context, w Work, consume func(io.Reader
 		defer cancel()
 		err = errors.Join(err, sb.Destroy(end))
 	}()
+	if err := s.trust(ctx, sb); err != nil {
+		return err
+	}
 	for i, step := range w.Steps {
-		if w.Report != nil {
-			w.Report(i+1, len(w.Steps), step.Text)
+		report := func(line string) {
+			if w.Report != nil {
+				w.Report(i+1, len(w.Steps), step.Text, line)
+			}
 		}
-		if err := s.step(ctx, sb, w, step); err != nil {
+		report("")
+		if err := s.step(ctx, sb, w, step, report); err != nil {
 			return &StepError{Line: step.Line, Text: step.Text, Err: err}
 		}
 	}
@@ -97,8 +105,8 @@ func (e *StepError) Error() string {
 // Unwrap gives the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
-func (s *Sandboxed) step(ctx context.Context, sb backend.Sandbox, w Work, step dockerfile.Step) error {
-	env := map[string]string{"HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+func (s *Sandboxed) step(ctx context.Context, sb backend.Sandbox, w Work, step dockerfile.Step, report func(line string)) error {
+	env := s.environment()
 	if step.User != "" && step.User != "root" {
 		delete(env, "HOME")
 	}
@@ -120,7 +128,9 @@ func (s *Sandboxed) step(ctx context.Context, sb backend.Sandbox, w Work, step d
 	if user == "" {
 		user = "root"
 	}
-	return s.run(ctx, sb, backend.Command{Args: step.Run, Env: env, Dir: dir, User: user})
+	cmd := backend.Command{Args: step.Run, Env: env, Dir: dir, User: user}
+	cmd.Output.Stdout = &tail{line: report}
+	return s.run(ctx, sb, cmd)
 }
 
 // copy streams files into a tar that runs inside, where names of owners mean
@@ -155,7 +165,10 @@ var errEnded = errors.New("the command that took the files has ended")
 // run runs one command to its end; one that fails is an error with the end of
 // its output.
 func (s *Sandboxed) run(ctx context.Context, sb backend.Sandbox, cmd backend.Command) error {
-	out := &tail{}
+	out, ok := cmd.Output.Stdout.(*tail)
+	if !ok {
+		out = &tail{}
+	}
 	if cmd.Output.Stdout == nil {
 		cmd.Output.Stdout = out
 	}
@@ -165,16 +178,15 @@ func (s *Sandboxed) run(ctx context.Context, sb backend.Sandbox, cmd backend.Com
 	}
 	exit, err := backend.RunIn(ctx, sb, cmd)
 	if err != nil {
+		if text := out.String(); text != "" && ctx.Err() == nil {
+			return fmt.Errorf("%w; the last that it said: %s", err, text)
+		}
 		return err
 	}
 	if exit.Success() {
 		return nil
 	}
-	why := exit.String()
-	if text := out.String(); text != "" {
-		why += ": " + text
-	}
-	return &backend.Error{Op: "image", Kind: backend.ErrInvalid, Err: errors.New(why)}
+	return failed(exit, out.String())
 }
 
 // export streams the sandbox's root file system out.
@@ -196,31 +208,6 @@ func (s *Sandboxed) export(ctx context.Context, sb backend.Sandbox, consume func
 		return cerr
 	}
 	return err
-}
-
-// tail keeps the end of what is written.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-// Write implements io.Writer.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.b = append(t.b, p...)
-	if len(t.b) > 2*tailBytes {
-		t.b = append(t.b[:0], t.b[len(t.b)-tailBytes:]...)
-	}
-	return len(p), nil
-}
-
-// String is the end of it in one line.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	b := t.b[max(0, len(t.b)-tailBytes):]
-	return strings.ToValidUTF8(strings.Join(strings.Fields(string(b)), " "), "?")
 }
 
 var _ StepRunner = (*Sandboxed)(nil)

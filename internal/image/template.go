@@ -22,6 +22,9 @@ type Spec struct {
 	Rootfs     string // a built image's name, or a directory's absolute path
 	Image      string // of a container engine
 	Dockerfile string // its absolute path
+	// Context is the directory of the files that a Dockerfile copies; "" is its
+	// own.
+	Context string
 	// Apt, Pip and NPM are packages to be added.
 	Apt, Pip, NPM []string
 	// Config is what holds for every command.

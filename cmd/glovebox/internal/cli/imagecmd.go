@@ -55,22 +55,31 @@ func newImageReport(i image.Image, packages bool) imageReport {
 
 func (a *App) imageBuild() *cobra.Command {
 	var asJSON, quiet, refresh bool
-	var sources []string
+	var sources, allow []string
+	var file, called string
 	cmd := &cobra.Command{
-		Use: "build [NAME...]", Short: "Build images that are missing or of an old definition",
+		Use: "build [NAME...] | build -f DOCKERFILE DIR", Short: "Build images that are missing or of an old definition",
 		Long: `Build images that are missing or of an old definition: the named ones, standard or a
 template's, or else all standard ones. What is there and current is left as it is, at
 once. Where a Docker engine is there it gets them too.
 
+With -f the image is made from a Dockerfile, with the files of DIR, and is named
+template-NAME. Steps (of a Dockerfile, and packages of pip and npm) run in gVisor,
+as a root with capabilities that reaches the package registries and no more.
+
 The packages come from the archive that this host's apt is configured with. It takes
 mmdebstrap, and root, or user namespaces and a range of ids in /etc/subuid.`,
-		Example: "  glovebox image build base\n  glovebox image build --refresh base   # newer packages",
+		Example: "  glovebox image build base\n  glovebox image build --refresh base   # newer packages\n  glovebox image build -f Dockerfile --name app .",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			opts := image.BuildOptions{Refresh: refresh, Sources: sources}
 			shown := a.imageProgress(quiet || asJSON)
 			defer shown.end()
 			opts.Progress = shown.show
-			reports, err := a.buildImages(cmd.Context(), names, opts, func(r imageReport, took time.Duration) {
+			if called != "" && file == "" {
+				return usagef("--name is for -f")
+			}
+			what := buildWhat{names: names, file: file, called: called, allow: allow}
+			reports, err := a.buildImages(cmd.Context(), what, opts, func(r imageReport, took time.Duration) {
 				shown.end()
 				if asJSON || quiet {
 					return
@@ -90,11 +99,45 @@ mmdebstrap, and root, or user namespaces and a range of ids in /etc/subuid.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing but errors")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "build anew, with the packages that the archive has now")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "build from this Dockerfile, with the files of `DIR`; a relative path is of the working directory")
+	cmd.Flags().StringVar(&called, "name", "", "with -f, the image's name, DIR's by default")
+	cmd.Flags().StringArrayVar(&allow, "allow", nil, "let steps reach `HOST[:PORT]`, an address or a range besides the registries (repeatable)")
 	cmd.Flags().StringArrayVar(&sources, "source", nil, "take packages from this archive: a `LINE` of sources.list (repeatable)")
 	return cmd
 }
 
-func (a *App) buildImages(ctx context.Context, names []string, build image.BuildOptions, done func(imageReport, time.Duration)) ([]imageReport, error) {
+// buildWhat is what is to be built: images by name, or from a Dockerfile.
+type buildWhat struct {
+	names        []string // the directory, with file
+	file, called string
+	allow        []string
+}
+
+// specs are the templates to build.
+func (w buildWhat) specs(all map[string]image.Spec) ([]image.Spec, error) {
+	if w.file != "" {
+		if len(w.names) != 1 {
+			return nil, usagef("-f takes one directory, whose files the Dockerfile may copy")
+		}
+		s, err := fileSpec(w.file, w.names[0], w.called)
+		return []image.Spec{s}, err
+	}
+	names := w.names
+	if len(names) == 0 {
+		names = image.Standard()
+	}
+	var out []image.Spec
+	for _, name := range names {
+		s, err := specNamed(all, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (a *App) buildImages(ctx context.Context, what buildWhat, build image.BuildOptions, done func(imageReport, time.Duration)) ([]imageReport, error) {
 	store, err := a.imageStore()
 	if err != nil {
 		return nil, err
@@ -103,28 +146,27 @@ func (a *App) buildImages(ctx context.Context, names []string, build image.Build
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 {
-		names = image.Standard()
+	specs, err := what.specs(imageSpecs(l.Config))
+	if err != nil {
+		return nil, err
 	}
 	opts := image.TemplateOptions{BuildOptions: build}
-	opts.Runner, opts.NoRunner = stepRunner(reg, l.Config)
+	if opts.Runner, opts.NoRunner, err = stepRunner(reg, l.Config, what.allow); err != nil {
+		return nil, err
+	}
 	if e := openEngine(ctx); e != nil {
 		defer e.Close() //nolint:errcheck // nothing to do about it
 		opts.Importer, opts.Exporter = e, e
 	}
 	var out []imageReport
-	for _, name := range names {
-		spec, err := specNamed(imageSpecs(l.Config), name)
-		if err != nil {
-			return out, err
-		}
+	for _, spec := range specs {
 		began := time.Now()
 		img, built, err := store.BuildTemplate(ctx, spec, opts)
 		if err != nil {
 			return out, err
 		}
 		if img.Name == "" {
-			return out, fmt.Errorf("the template %s is a directory, %s, which needs no building", name, spec.Rootfs)
+			return out, fmt.Errorf("the template %s is a directory, %s, which needs no building", spec.Name, spec.Rootfs)
 		}
 		r := newImageReport(img, true)
 		r.Built = built
