@@ -86,6 +86,10 @@ func helpMetadata(ctx context.Context, ex backend.Executor) error {
 			return err
 		}
 		resp, err := direct.Do(req)
+		for tries := 0; err != nil && tries < 50; tries++ { // a new address is not there at once
+			<-time.After(50 * time.Millisecond)
+			resp, err = direct.Do(req)
+		}
 		if err != nil {
 			return err
 		}

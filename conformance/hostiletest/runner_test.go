@@ -120,7 +120,7 @@ func (a attack) run(t *testing.T) {
 		declared(t, "this mode does not claim it")
 	}
 	if (sentry() || w.target.engine) && a.timeout < 3*time.Second {
-		a.timeout *= 3 // an interpreter takes that much longer to start
+		a.timeout = 4*a.timeout + grace() // an interpreter takes that much longer to start
 	}
 	if limitIsRefused(t, a.limits) {
 		declared(t, "the limit is refused")
@@ -222,6 +222,9 @@ func (s *scene) start(b *box) *outcome {
 	}
 	if cmd.Timeout == 0 {
 		cmd.Timeout = 20 * time.Second
+		if sentry() {
+			cmd.Timeout *= 3
+		}
 	}
 	if s.a.during != nil {
 		cmd.Stdin = pr
@@ -302,7 +305,7 @@ cd "$PWD" && exec "$@"`
 // outsider runs the program in the pen.
 func (s *scene) outsider(spaces uintptr, uid int) *outcome {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	if slices.Contains(s.outArgs, "/") || slices.Contains(s.outArgs, "1") {
 		s.Fatalf("a control with the arguments %q would hurt the host", s.outArgs)
