@@ -5,14 +5,19 @@ import (
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/box"
+	"github.com/glovebox-dev/glovebox/internal/launch"
 )
 
 // capabilities is what the backend claims. Every line here is attacked by the
 // tests.
 func capabilities(root bool, landlock int) backend.Capabilities {
+	networks := []backend.NetworkMode{backend.NetworkNone, backend.NetworkAllowlist}
+	if why, _ := launch.DeviceProblem(false); why == "" {
+		networks = append(networks, backend.NetworkFull)
+	}
 	return backend.Capabilities{
 		Driver: driverName, Isolation: backend.IsolationContainer, Claims: claims(root, landlock),
-		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkAllowlist},
+		Networks: networks,
 		Features: []backend.Feature{
 			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses, backend.FeatureTerminal,
 			backend.FeatureInput, backend.FeatureRange, backend.FeatureMetadata, backend.FeatureWatch, backend.FeatureEnvd,

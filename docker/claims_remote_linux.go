@@ -16,6 +16,8 @@ func remoteCapabilities() backend.Capabilities {
 	c.Features = slices.DeleteFunc(c.Features, func(f backend.Feature) bool {
 		return f == backend.FeatureMounts || f == backend.FeatureFind
 	})
+	// Whether that machine has the device is not known here.
+	c.Networks = slices.DeleteFunc(c.Networks, func(m backend.NetworkMode) bool { return m == backend.NetworkFull })
 	c.Claims = maps.Clone(c.Claims)
 	c.Claims[backend.ControlFileRules] = box.BestEffort("Landlock, where the engine's kernel has it", "the receipt says whether it has")
 	c.Claims[backend.ControlMountsRO] = backend.Claim{Enforcement: backend.Unsupported, Note: "nothing of this host can be shown on another machine"}

@@ -10,7 +10,7 @@ import (
 func (h host) capabilities() backend.Capabilities {
 	caps := backend.Capabilities{
 		Driver: driverName, Isolation: backend.IsolationKernel, Claims: h.claims(),
-		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkAllowlist},
+		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkAllowlist, backend.NetworkFull},
 		Features: []backend.Feature{
 			backend.FeatureProbe, backend.FeatureExtend, backend.FeatureUsage, backend.FeatureProcesses,
 			backend.FeatureTerminal, backend.FeatureInput, backend.FeatureRange, backend.FeatureWatch,

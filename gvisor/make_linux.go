@@ -304,6 +304,9 @@ func (m *maker) bundle() (runsc.Start, error) {
 		m.spec.Capabilities = rootedCaps()
 	}
 	m.spec.NoNewPrivileges = m.overlay == 0
+	if m.Spec.Network.Mode == backend.NetworkFull {
+		m.spec.Capabilities = append(m.spec.Capabilities, box.DeviceCapability)
+	}
 	m.spec.Rlimits = []oci.Rlimit{
 		{Type: "RLIMIT_NOFILE", Value: agentFiles},
 		{Type: "RLIMIT_NPROC", Value: uint64(m.Spec.Limits.Pids) + agentTasks},

@@ -130,8 +130,8 @@ func (r *rootMaker) cover(dir string, cfg *launch.Config) error {
 		return image.ReadFile("etc/" + name)
 	}
 	files := launch.MachineFiles(cfg.Hostname)
-	if cfg.Egress {
-		files["resolv.conf"] = []byte(launch.EgressResolvConf)
+	if text := cfg.ResolvConf(); text != "" {
+		files["resolv.conf"] = []byte(text)
 	}
 	passwd, perr := read("passwd")
 	group, gerr := read("group")

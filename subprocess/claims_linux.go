@@ -42,6 +42,9 @@ func (h host) capabilities() backend.Capabilities {
 	}
 	caps.Isolation, caps.Claims = backend.IsolationProcess, h.namespaced()
 	caps.Networks = append(caps.Networks, backend.NetworkAllowlist)
+	if h.noDevice == "" {
+		caps.Networks = append(caps.Networks, backend.NetworkFull)
+	}
 	caps.Features = append(caps.Features, backend.FeatureFind, backend.FeatureDial, backend.FeaturePrivateRoot,
 		backend.FeatureMounts, backend.FeatureTemplates)
 	if h.mode == launch.ModeMapped {

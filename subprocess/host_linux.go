@@ -22,6 +22,8 @@ type host struct {
 	landlock int
 	seccomp  bool
 	kernel   string
+	// noDevice says why no sandbox can have a network device, and what to do.
+	noDevice, noDeviceFix string
 }
 
 // look finds out cheaply what can be had; Create proves it by doing it.
@@ -29,6 +31,7 @@ func look(cfg Config) (host, error) {
 	h := host{landlock: landlock.ABI(), seccomp: seccomp.Available(), kernel: kernelName()}
 	h.mode, h.why = chooseMode(cfg.Privilege)
 	if h.mode == launch.ModeMapped || h.mode == launch.ModeSingle {
+		h.noDevice, h.noDeviceFix = launch.DeviceProblem(true)
 		groups, err := cgroup.Detect(cfg.CgroupParent)
 		if err != nil {
 			return h, err

@@ -118,11 +118,15 @@ func (m *maker) config(s *start) (launch.Config, error) {
 		Env:       m.Spec.Env,
 		Token:     m.Token,
 		Egress:    m.Spec.Network.Mode == backend.NetworkAllowlist,
+		Full:      m.Spec.Network.Mode == backend.NetworkFull && mode != launch.ModePlain,
 		NoSeccomp: !m.d.host.seccomp, NoLandlock: m.d.host.landlock == 0,
 		Rlimits: box.Rlimits(m.Asked, m.Spec),
 	}
 	if mode != launch.ModePlain {
 		cfg.LimitMemory, cfg.LimitCPUs = l.Memory, l.CPUs
+	}
+	if err := m.device(s, &cfg); err != nil {
+		return cfg, err
 	}
 	var err error
 	if cfg.Root.Dir, err = m.d.checkRoot(m.Spec); err != nil {

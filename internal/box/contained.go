@@ -15,6 +15,10 @@ import (
 // Hostname is every sandbox's name for itself.
 const Hostname = "sandbox"
 
+// DeviceCapability is what an agent that a container runtime starts needs to make
+// the network device of mode full; it drops it before it serves.
+const DeviceCapability = "CAP_NET_ADMIN"
+
 // Rlimits are the resource limits of a sandbox's commands, but for the number
 // of processes, which is the driver's.
 func Rlimits(asked, spec backend.Spec) []launch.Rlimit {
@@ -38,7 +42,8 @@ func (b *Birth) Contained(userUID, agentUID int) *launch.Config {
 		Root:    launch.Root{Home: backend.DefaultHome},
 		Scratch: launch.Scratch{Bytes: l.Disk, Inodes: l.Inodes},
 		Env:     b.Spec.Env, Token: b.Token, Rlimits: Rlimits(b.Asked, b.Spec),
-		LimitMemory: l.Memory, LimitCPUs: l.CPUs, Egress: proxied(b.Spec.Network),
+		LimitMemory: l.Memory, LimitCPUs: l.CPUs, Egress: b.Spec.Network.Mode == backend.NetworkAllowlist,
+		Full: b.Spec.Network.Mode == backend.NetworkFull,
 	}
 }
 

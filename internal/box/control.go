@@ -25,7 +25,7 @@ func (sb *Sandbox) As(target any) bool {
 		*t = sb.control()
 	case *backend.NetworkUpdater:
 		// What the mode was at the start: it can only get tighter.
-		if sb.receipt.Network != backend.NetworkAllowlist {
+		if !sb.ex.proxied(sb.spec.Network) && sb.receipt.Network != backend.NetworkAllowlist && sb.receipt.Network != backend.NetworkFull {
 			return false
 		}
 		*t = sb.control()

@@ -59,6 +59,12 @@ type Witness interface {
 	Witness(ctx context.Context, exit backend.Exit) (cgroup.Stats, bool)
 }
 
+// NetworkAdviser is on drivers that know why this host, or this configuration,
+// gives no network of a mode that they have elsewhere, and what to do about it.
+type NetworkAdviser interface {
+	AdviseNetwork(mode backend.NetworkMode) (why, fix string)
+}
+
 // Needs is what a sandbox must have before it is made.
 type Needs struct {
 	UIDs  bool // a range of host uids of its own

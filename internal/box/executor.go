@@ -178,6 +178,7 @@ func (ex *Executor) Admit(spec backend.Spec) (backend.Spec, []string, error) {
 // refused without looking at what it names.
 func (ex *Executor) admit(spec backend.Spec) (backend.Spec, []string, error) {
 	full, warnings, err := ex.caps.Admit(ex.name, spec)
+	err = ex.adviseNetwork(spec.Network.Mode, err)
 	if err == nil {
 		err = ex.refusal(spec, full)
 	}
@@ -198,7 +199,7 @@ func (ex *Executor) refusal(asked, spec backend.Spec) error {
 	switch {
 	case spec.OnExpiry == backend.ExpiryPause:
 		return refuse(backend.ErrUnsupported, "on_expiry", "nobody would pause a sandbox whose creator has gone", "use destroy, and pause it before its deadline")
-	case len(spec.Secrets) > 0 && !proxied(spec.Network):
+	case len(spec.Secrets) > 0 && !ex.proxied(spec.Network):
 		return refuse(backend.ErrUnsupported, "secrets", "secrets are for the network proxy, which there is none of", "set network.mode to allowlist, or pass what the code may know in env")
 	case spec.IdempotencyKey != "":
 		return refuse(backend.ErrUnsupported, "idempotency_key", "repeated creates are not recognised", "leave it out")

@@ -22,16 +22,36 @@ import (
 	"github.com/glovebox-dev/glovebox/internal/unixsock"
 )
 
-// proxied tells whether a network is had through our proxy.
-func proxied(n backend.Network) bool { return n.Mode == backend.NetworkAllowlist }
+// proxied tells whether a network is decided on by our process. Where nothing is
+// contained mode full is the host's own network.
+func (ex *Executor) proxied(n backend.Network) bool {
+	return n.Mode == backend.NetworkAllowlist || n.Mode == backend.NetworkFull && ex.caps.Isolation > backend.IsolationNone
+}
 
 // lookAtNetwork refuses a network that could not be given: secrets that are not
 // there, for one.
 func (ex *Executor) lookAtNetwork(spec backend.Spec) error {
-	if !proxied(spec.Network) {
+	if !ex.proxied(spec.Network) {
 		return nil
 	}
 	return ex.networkError(egress.Check(spec))
+}
+
+// adviseNetwork says, with a refusal of a network's mode, what the driver knows
+// of why this host has no such one.
+func (ex *Executor) adviseNetwork(mode backend.NetworkMode, err error) error {
+	d, ok := ex.driver.(NetworkAdviser)
+	be, is := errors.AsType[*backend.Error](err)
+	if !ok || !is || be.Field != "network.mode" {
+		return err
+	}
+	why, fix := d.AdviseNetwork(mode)
+	if why == "" {
+		return err
+	}
+	e := *be
+	e.Err, e.Fix = fmt.Errorf("mode %s cannot be given: %s", mode, why), fix
+	return &e
 }
 
 func (ex *Executor) networkError(err error) error {
@@ -46,11 +66,11 @@ func (ex *Executor) networkError(err error) error {
 // hand gives the keeper what a kept sandbox needs of its host. It counts once
 // the sandbox is ready.
 func (b *Birth) hand(ctx context.Context, made *Made) error {
-	if !b.Spec.Keep || made.Stream == nil && !proxied(b.Spec.Network) {
+	if !b.Spec.Keep || made.Stream == nil && !b.ex.proxied(b.Spec.Network) {
 		return nil
 	}
 	held := keeper.Held{ID: b.ID, Proc: made.Proc, Stream: made.Stream, Token: b.Token, Socket: b.socket}
-	if proxied(b.Spec.Network) {
+	if b.ex.proxied(b.Spec.Network) {
 		var err error
 		if held.Secrets, err = egress.Secrets(b.Spec); err != nil {
 			return err
@@ -81,7 +101,7 @@ func (b *Birth) hand(ctx context.Context, made *Made) error {
 
 // openNetwork runs the proxy of a bound sandbox in this process.
 func (b *Birth) openNetwork(ctx context.Context, sb *Sandbox) error {
-	if b.Spec.Keep || !proxied(b.Spec.Network) {
+	if b.Spec.Keep || !b.ex.proxied(b.Spec.Network) {
 		return nil
 	}
 	secrets, err := egress.Secrets(b.Spec)
@@ -102,7 +122,7 @@ func (b *Birth) openNetwork(ctx context.Context, sb *Sandbox) error {
 // process's.
 func (ex *Executor) reopenNetwork(ctx context.Context, rec state.Record) error {
 	var spec backend.Spec
-	if err := json.Unmarshal(rec.Spec, &spec); err != nil || !proxied(spec.Network) || rec.State != backend.StateRunning {
+	if err := json.Unmarshal(rec.Spec, &spec); err != nil || !ex.proxied(spec.Network) || rec.State != backend.StateRunning {
 		return err
 	}
 	if held, err := ex.keeper.Holds(ctx, rec.ID); held || err != nil {
@@ -180,7 +200,7 @@ func (ex *Executor) giveNetwork(ctx context.Context, rec state.Record) error {
 	}
 	for {
 		err := ex.keeper.SetNetwork(ctx, rec.ID, spec.Network, secrets)
-		if backend.KindOf(err) != backend.ErrNotFound || !proxied(spec.Network) {
+		if backend.KindOf(err) != backend.ErrNotFound || !ex.proxied(spec.Network) {
 			return ignore(err, backend.ErrNotFound)
 		}
 		h, err := ex.keeper.Hold(ctx, keeper.Held{

@@ -67,7 +67,7 @@ func (sb *Sandbox) savable(opts backend.SnapshotOptions) error {
 		return nil
 	case len(sb.spec.Mounts) > 0:
 		return refuse(backend.ErrUnsupported, "mounts", "processes that use the host's files cannot be saved", "save the files only")
-	case sb.spec.Network.Mode != backend.NetworkNone && !proxied(sb.spec.Network):
+	case sb.spec.Network.Mode != backend.NetworkNone && sb.spec.Network.Mode != backend.NetworkAllowlist:
 		return refuse(backend.ErrUnsupported, "network.mode", "processes with connections of their own cannot be saved", "save the files only, or use mode allowlist or none")
 	}
 	return nil

@@ -126,6 +126,10 @@ func (m *maker) closeShared() error {
 // that only this sandbox has, and what names the machine.
 func (m *maker) accounts(c *engine.Container) error {
 	files := launch.MachineFiles(box.Hostname)
+	if m.Spec.Network.Mode == backend.NetworkFull {
+		files["resolv.conf"] = []byte(launch.FullResolvConf)
+		m.device(c)
+	}
 	if m.Spec.Network.Mode == backend.NetworkAllowlist {
 		files["resolv.conf"] = []byte(launch.EgressResolvConf)
 		// The agent answers where programs expect it: the names of its own

@@ -13,6 +13,9 @@ const (
 	KindResolve Kind = "resolve" // the address of a name
 	KindConnect Kind = "connect" // a connection, HTTPS that is not opened among them
 	KindHTTP    Kind = "http"    // one request
+	// KindDatagram is a flow of datagrams: what one port of the sandbox sends
+	// to one elsewhere, and gets back.
+	KindDatagram Kind = "udp"
 )
 
 // Decision is one entry for the audit log. What is allowed is told of twice, as

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,8 +57,11 @@ type Proxy struct {
 	opts  Options
 	names *nameTable
 	http  *httpFront
-	ids   atomic.Uint64
-	state atomic.Pointer[state]
+	// answers are the names whose addresses the sandbox was told.
+	answers *answers
+	own     func(netip.Addr) bool
+	ids     atomic.Uint64
+	state   atomic.Pointer[state]
 
 	updating sync.Mutex // held by Update
 	mu       sync.Mutex
@@ -91,10 +95,10 @@ func New(o Options) (*Proxy, error) {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	if o.OwnAddrs == nil {
-		o.OwnAddrs = ownAddrs(o.Now)
+	p := &Proxy{opts: o, names: newNameTable(), answers: newAnswers(), flows: map[*flow]struct{}{}, ready: make(chan struct{})}
+	if p.own = isLocal(ownAddrs(o.Now)); o.OwnAddrs != nil {
+		p.own = func(a netip.Addr) bool { return slices.Contains(o.OwnAddrs(), a) }
 	}
-	p := &Proxy{opts: o, names: newNameTable(), flows: map[*flow]struct{}{}, ready: make(chan struct{})}
 	p.idle = sync.NewCond(&p.mu)
 	st, err := p.compile(o.Network, nil)
 	if err != nil {
@@ -116,8 +120,9 @@ func (p *Proxy) compile(n backend.Network, old *authority) (*state, error) {
 	}
 	st := &state{policy: &policy{
 		mode: n.Mode, allow: compile("network.allow", n.Allow), deny: compile("network.deny", n.Deny),
-		inject: inject, intercept: n.Intercept, specials: specials(), own: p.opts.OwnAddrs,
+		inject: inject, intercept: n.Intercept, specials: specials(), own: p.own,
 	}}
+	st.policy.looks = st.policy.watchful()
 	st.resolver = newCache(p.opts, n.DNS)
 	if st.dialer, err = newDialer(p.opts, n.Upstream); err != nil {
 		return nil, err
@@ -239,9 +244,7 @@ func ownAddrs(now func() time.Time) func() []netip.Addr {
 				asked, known = t, make([]netip.Addr, 0, len(list))
 				for _, a := range list {
 					if n, ok := a.(*net.IPNet); ok {
-						if ip, ok := netip.AddrFromSlice(n.IP); ok {
-							known = append(known, ip.Unmap())
-						}
+						known = append(known, ownOf(n)...)
 					}
 				}
 			}

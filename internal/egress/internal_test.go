@@ -18,7 +18,7 @@ import (
 func testPolicy(n backend.Network) *policy {
 	return &policy{
 		mode: n.Mode, allow: compile("network.allow", n.Allow), deny: compile("network.deny", n.Deny),
-		specials: specials(), own: func() []netip.Addr { return nil },
+		specials: specials(), own: func(netip.Addr) bool { return false },
 	}
 }
 

@@ -45,7 +45,8 @@ type policy struct {
 	inject    []injection
 	intercept bool
 	specials  []special
-	own       func() []netip.Addr
+	looks     bool                  // rules are about more than addresses and ports
+	own       func(netip.Addr) bool // is it an address of this host?
 }
 
 // injection is a header for matching requests.
@@ -194,7 +195,7 @@ func (p *policy) special(t target, addr netip.Addr, q *query) verdict {
 	if i := slices.IndexFunc(p.specials, func(s special) bool { return s.prefix.Contains(addr) }); i >= 0 {
 		bits, what = p.specials[i].prefix.Bits(), p.specials[i].what
 	}
-	if !addr.IsLoopback() && slices.Contains(p.own(), addr) {
+	if !addr.IsLoopback() && p.own(addr) {
 		bits, what = addr.BitLen(), "an address of the host itself"
 	}
 	if bits < 0 {

@@ -82,7 +82,10 @@ func (p *Proxy) Serve(ctx context.Context, rt http.RoundTripper) error {
 		p.ready = make(chan struct{})
 		p.mu.Unlock()
 	}()
-	failed := make(chan error, parked)
+	failed := make(chan error, parked+1)
+	if p.modeFull() {
+		s.wg.Go(func() { failed <- s.carry() }) //nolint:contextcheck // the session has it
+	}
 	for range parked {
 		s.wg.Go(func() { failed <- s.park() }) //nolint:contextcheck // the session has it
 	}

@@ -55,6 +55,10 @@ type Container struct {
 	// OOMScoreAdj of the container's first process.
 	OOMScoreAdj int
 
+	// Devices are the host's nodes that are there inside under the same name,
+	// to read and write, not to make.
+	Devices []string
+
 	// Tmpfs maps paths to mount options such as "size=1m,nr_inodes=100,uid=5".
 	Tmpfs map[string]string
 	Binds []Bind
@@ -157,6 +161,11 @@ func (c Container) check() error {
 			return invalid("create", "tmpfs", fmt.Errorf("%q is no clean absolute path", target))
 		}
 	}
+	for _, d := range c.Devices {
+		if !path.IsAbs(d) || path.Clean(d) != d {
+			return invalid("create", "devices", fmt.Errorf("%q is no clean absolute path", d))
+		}
+	}
 	for _, b := range c.Binds {
 		if !path.IsAbs(b.Source) || !path.IsAbs(b.Target) || path.Clean(b.Target) != b.Target {
 			return invalid("create", "mounts", fmt.Errorf("%q on %q: clean absolute paths are needed", b.Source, b.Target))
@@ -240,6 +249,9 @@ func (c Container) config() (*container.Config, *container.HostConfig) {
 	}
 	for _, u := range c.Ulimits {
 		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard})
+	}
+	for _, d := range c.Devices {
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d, PathInContainer: d, CgroupPermissions: "rw"})
 	}
 	for _, b := range c.Binds {
 		host.Mounts = append(host.Mounts, mount.Mount{

@@ -82,7 +82,7 @@ func (ho *holding) commit() error {
 	if ho.ctx.Err() != nil {
 		return &backend.Error{Op: "keeper", Kind: backend.ErrNotFound, Err: errors.New("the sandbox has ended")}
 	}
-	if ho.held.Network.Mode == backend.NetworkAllowlist {
+	if m := ho.held.Network.Mode; m == backend.NetworkAllowlist || m == backend.NetworkFull {
 		e, err := StartEgress(ho.ctx, EgressOptions{
 			Sandbox: ho.id, Token: ho.held.Token, Network: ho.held.Network, Secrets: ho.held.Secrets,
 			Audit: ho.dir, Transport: ho.transport,

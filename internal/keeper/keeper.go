@@ -106,7 +106,7 @@ func (h *Held) check(files int) error {
 		return invalid("the ID %.60q", h.ID)
 	case h.Socket != "" && !filepath.IsLocal(h.Socket):
 		return invalid("the socket %.60q", h.Socket)
-	case h.Stream == nil && h.Network.Mode != backend.NetworkAllowlist:
+	case h.Stream == nil && h.Network.Mode != backend.NetworkAllowlist && h.Network.Mode != backend.NetworkFull:
 		return invalid("nothing to hold")
 	}
 	return h.Network.Validate()

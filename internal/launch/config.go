@@ -92,6 +92,12 @@ type Config struct {
 	// written, and its runtime caps that at Scratch.Bytes. Contained mode on
 	// gVisor's kernel alone.
 	RootCaps uint64 `json:"root_caps,omitempty"`
+	// Full gives the sandbox a network device whose packets the agent carries, in
+	// mode full. It needs a network namespace of its own too, with the right to
+	// change it. DevicesFD is a directory that has the device's node, where the
+	// agent may not open the host's own.
+	Full      bool `json:"full,omitempty"`
+	DevicesFD int  `json:"devices_fd,omitempty"`
 	// bindLow: the agent needs a capability to listen on ports below 1024.
 	bindLow bool
 

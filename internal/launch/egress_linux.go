@@ -52,10 +52,22 @@ func openLowPorts() bool {
 	return err == nil
 }
 
-// egressFiles are those of /etc that differ with Config.Egress.
+// egressFiles are those of /etc that differ with Config.Egress and Full.
 func egressFiles(cfg *Config) map[string][]byte {
-	if !cfg.Egress {
-		return nil
+	if text := cfg.ResolvConf(); text != "" {
+		return map[string][]byte{"resolv.conf": []byte(text)}
 	}
-	return map[string][]byte{"resolv.conf": []byte(EgressResolvConf)}
+	return nil
+}
+
+// ResolvConf is the sandbox's /etc/resolv.conf; "" without a network.
+func (cfg *Config) ResolvConf() string {
+	switch {
+	case cfg.Egress:
+		return EgressResolvConf
+	case cfg.Full:
+		return FullResolvConf
+	default:
+		return ""
+	}
 }

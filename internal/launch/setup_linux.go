@@ -24,6 +24,9 @@ type Sandbox struct {
 	Seccomp     bool
 	// Sentry: the kernel was recognised as gVisor's.
 	Sentry bool
+	// Device is the sandbox's network device, with Config.Full. Security: user
+	// code never gets it; with it packets could be sent in anybody's name.
+	Device *os.File
 }
 
 // Setup turns the calling process, a static Go program that has done nothing
@@ -35,10 +38,14 @@ func Setup(cfg *Config) (*Sandbox, error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("dumpable: %w", err)
 	}
+	device, err := prepareDevice(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("network device: %w", err)
+	}
 	if err := prepareRoot(cfg); err != nil {
 		return nil, err
 	}
-	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs, Victim: cfg.Mode == ModeContained}}
+	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs, Victim: cfg.Mode == ModeContained}, Device: device}
 	if cfg.Mode == ModeContained {
 		if err := sb.meet(cfg); err != nil {
 			return nil, err

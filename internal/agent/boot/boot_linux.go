@@ -169,7 +169,7 @@ func newServer(cfg *launch.Config, sb *launch.Sandbox) (*agent.Server, *files.Se
 	if cfg.GroupFD != 0 {
 		opts.Groups = newGroups(cfg.GroupFD)
 	}
-	way, err := newEgress(cfg, &opts)
+	way, err := newEgress(cfg, sb, &opts)
 	if err != nil {
 		return nil, nil, err
 	}

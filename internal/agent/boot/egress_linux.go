@@ -9,11 +9,11 @@ import (
 
 // newEgress listens on the sandbox's loopback before any command runs, where
 // the sandbox is to have a way out. It ends with the program.
-func newEgress(cfg *launch.Config, opts *agent.Options) (*egress.Service, error) {
-	if !cfg.Egress {
+func newEgress(cfg *launch.Config, sb *launch.Sandbox, opts *agent.Options) (*egress.Service, error) {
+	if !cfg.Egress && sb.Device == nil {
 		return nil, nil //nolint:nilnil // no way out, and nothing wrong
 	}
-	svc, err := egress.New(egress.Options{Dir: "/tmp"})
+	svc, err := egress.New(egress.Options{Dir: "/tmp", Device: sb.Device})
 	if err == nil {
 		opts.MoreEnv = svc.Env
 	}
@@ -28,4 +28,5 @@ func mountEgress(srv *agent.Server, svc *egress.Service) {
 	h := svc.Handler()
 	srv.Mount(wire.NetOpenPath, h, false)
 	srv.Mount(wire.NetAcceptPath, h, false)
+	srv.Mount(wire.NetPacketsPath, h, false)
 }

@@ -43,6 +43,10 @@ type Options struct {
 	// Dir is where the authority's certificate is written, readable to all;
 	// os.TempDir when empty.
 	Dir string
+	// Device, if not nil, is the sandbox's own network in mode full, whose
+	// packets the host is given: there is no proxy and no name server then. The
+	// service closes it.
+	Device *os.File
 	// Bundles are files of certificates that are trusted besides: the first
 	// that exists. Nil for where distributions have theirs.
 	Bundles []string
@@ -60,6 +64,8 @@ type Service struct {
 	ctx    context.Context //nolint:containedctx // the service's life
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+
+	carrying sync.Mutex // held by the request that carries packets
 
 	mu        sync.Mutex
 	owner     owner
@@ -85,6 +91,9 @@ func New(o Options) (*Service, error) {
 	s := &Service{opts: o, offers: make(chan *offer)}
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the service's own life
 	s.names = &names{s: s, byName: map[string]*name{}}
+	if o.Device != nil {
+		return s, nil
+	}
 	var lc net.ListenConfig
 	var err error
 	if s.proxy, err = lc.Listen(s.ctx, "tcp", o.ProxyAddr); err != nil {
@@ -108,7 +117,12 @@ func (s *Service) DNSAddr() string { return s.dns.tcp.Addr().String() }
 // Close ends every connection and waits for all goroutines. It is idempotent.
 func (s *Service) Close() error {
 	s.cancel()
-	_ = s.proxy.Close()
+	if s.opts.Device != nil {
+		_ = s.opts.Device.Close()
+	}
+	if s.proxy != nil {
+		_ = s.proxy.Close()
+	}
 	if s.dns != nil {
 		s.dns.close()
 	}
@@ -123,15 +137,20 @@ func (s *Service) Close() error {
 	return nil
 }
 
+// noProxy are the names that are the sandbox itself.
+const noProxy = "localhost,127.0.0.1,::1"
+
 // Env is what commands get so that programs find the proxy and trust the
 // sandbox's own authority where there is one. ALL_PROXY is no SOCKS address:
 // some clients fail when they see one and lack a library.
 func (s *Service) Env() map[string]string {
-	proxy := "http://" + s.ProxyAddr()
-	const local = "localhost,127.0.0.1,::1"
-	env := map[string]string{
-		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": local,
-		"http_proxy": proxy, "https_proxy": proxy, "all_proxy": proxy, "no_proxy": local,
+	env := map[string]string{}
+	if s.proxy != nil {
+		proxy := "http://" + s.ProxyAddr()
+		for _, k := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
+			env[k] = proxy
+		}
+		env["NO_PROXY"], env["no_proxy"] = noProxy, noProxy
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,6 +169,9 @@ func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+wire.NetOpenPath, s.serveOpen)
 	mux.HandleFunc("POST "+wire.NetAcceptPath, s.serveAccept)
+	if s.opts.Device != nil {
+		mux.HandleFunc("POST "+wire.NetPacketsPath, s.servePackets)
+	}
 	return mux
 }
 

@@ -55,3 +55,21 @@ type NetAnswer struct {
 	// Why says why a name has no address.
 	Why string `json:"why,omitempty"`
 }
+
+// Network mode full: the sandbox has a device of its own whose packets are
+// carried whole. The host asks for them once at a time; both bodies are frames
+// of two bytes, big-endian, and that many bytes of one IP packet.
+const (
+	// NetPacketsPath carries packets until either side ends: POST, answered 200.
+	NetPacketsPath = "/glovebox/net/packets"
+
+	// NetAddress is the sandbox's one address, NetGateway the other end's, where
+	// the name server is. They are of the range for translators (RFC 7335), which
+	// nobody's own network has.
+	NetAddress = "192.0.0.2"
+	NetGateway = "192.0.0.1"
+	// NetMTU is the largest packet: large ones cost as much as small ones.
+	NetMTU = 65520
+	// NetPacketHead is a frame's head.
+	NetPacketHead = 2
+)
