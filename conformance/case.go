@@ -141,7 +141,7 @@ func Cases() []Case {
 		metaCases(), featureCases(), controlCases(), errorCases(), lifecycleCases(), keptCases(), receiptCases(), specCases(), startupCases(),
 		commandCases(), outputCases(), stdinCases(), terminalCases(), signalCases(), endCases(), fileCases(), fileErrorCases(),
 		fileExtraCases(), watchCases(), limitCases(), usageCases(), concurrencyCases(), reattachCases(), portCases(),
-		pauseCases(), snapshotCases(), networkCases(), leakCases(),
+		pauseCases(), snapshotCases(), networkCases(), fullNetworkCases(), leakCases(),
 	)
 }
 

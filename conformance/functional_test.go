@@ -69,10 +69,17 @@ func functionals() []functional {
 		{"docker", "docker", asRoot, nil, nil, dockerTarget},
 		// What its own making, end and limits decide: the rest is the agent's under
 		// the same kernel.
-		{"gvisor-docker", "gvisor", asRoot, conformance.Within(conformance.Meta, conformance.Lifecycle, conformance.Ends, conformance.Limits, conformance.Leaks), nil, gvisorDockerTarget},
+		{"gvisor-docker", "gvisor", asRoot, ownMaking, nil, gvisorDockerTarget},
 		{"gvisor-root", "gvisor", asRoot, nil, nil, gvisorTarget},
 		{"gvisor-rootless", "gvisor", asNobody, nil, nil, gvisorTarget},
 	}
+}
+
+// ownMaking are the cases that the making of a sandbox decides: among those of
+// the network the ones that need a device.
+func ownMaking(c conformance.Case) bool {
+	making := conformance.Within(conformance.Meta, conformance.Lifecycle, conformance.Ends, conformance.Limits, conformance.Leaks)
+	return making(c) || slices.Contains([]string{"NW-07", "NW-08", "NW-09", "NW-10"}, c.ID)
 }
 
 // gvisorTarget makes sandboxes with this machine's runsc.

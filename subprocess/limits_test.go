@@ -69,9 +69,16 @@ func TestAdmission_refusals(t *testing.T) {
 			destroy(t, sb)
 		}
 		refused("snapshot", h.spec(backend.Spec{From: "x"}), backend.ErrUnsupported, "from")
-		if h.contains() {
-			refused("full network", backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}, backend.ErrUnsupported, "network.mode")
-		} else {
+		switch full := (backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}}); {
+		case h.contains() && !slices.Contains(h.caps.Networks, backend.NetworkFull):
+			refused("full network", full, backend.ErrUnsupported, "network.mode")
+		case h.contains():
+			sb, err := h.ex.Create(t.Context(), full)
+			if err != nil {
+				t.Fatalf("full network: %v", err)
+			}
+			destroy(t, sb)
+		default:
 			refused("no network", backend.Spec{Network: backend.Network{Mode: backend.NetworkNone}}, backend.ErrUnsupported, "network.mode")
 		}
 		for control, s := range map[backend.Control]backend.Spec{

@@ -98,10 +98,10 @@ func several(ctx context.Context, ex backend.Executor) (err error) {
 
 // [refused]
 func refused(ctx context.Context, ex backend.Executor) error {
-	_, err := ex.Create(ctx, backend.Spec{Network: backend.Network{Mode: backend.NetworkFull}})
+	_, err := ex.Create(ctx, backend.Spec{MinIsolation: backend.IsolationVM})
 	fmt.Println(backend.KindOf(err), "-", err)
 	if backend.KindOf(err) != backend.ErrUnsupported {
-		return fmt.Errorf("a network was not refused: %w", err)
+		return fmt.Errorf("a level was not refused: %w", err)
 	}
 	return nil
 }

@@ -100,7 +100,12 @@ func rules() []rule {
 			why: "the one client of the wire",
 		},
 		{
-			part: "internal/egress", own: []string{"backend", "internal/envd/wire"}, libraries: []string{"golang.org/x/net/proxy"},
+			part: "internal/netstack", libraries: []string{"gvisor.dev/gvisor"},
+			why: "the only one to know gVisor's network stack, which is never part of an agent",
+		},
+		{
+			part: "internal/egress", own: []string{"backend", "internal/envd/wire", "internal/netstack"},
+			libraries: []string{"golang.org/x/net/dns", "golang.org/x/net/proxy"},
 			why: "the host's side of a sandbox's network needs the agent's wire, not the agent",
 		},
 		{

@@ -46,13 +46,8 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		return nil, err
 	}
 	sb := &Sandbox{Confine: &spawn.Confinement{Join: cfg.JoinFDs, Victim: cfg.Mode == ModeContained}, Device: device}
-	if cfg.Mode == ModeContained {
-		if err := sb.meet(cfg); err != nil {
-			return nil, err
-		}
-	}
-	for _, l := range cfg.Rlimits {
-		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
+	if err := sb.look(cfg); err != nil {
+		return nil, err
 	}
 	if cfg.Mode == ModePlain {
 		r, err := spawn.New(spawn.Options{Orphans: true})
@@ -96,6 +91,19 @@ func Setup(cfg *Config) (*Sandbox, error) {
 		}
 	}
 	return sb, nil
+}
+
+// look notes what cfg and the kernel say that commands get.
+func (sb *Sandbox) look(cfg *Config) error {
+	if cfg.Mode == ModeContained {
+		if err := sb.meet(cfg); err != nil {
+			return err
+		}
+	}
+	for _, l := range cfg.Rlimits {
+		sb.Confine.Limits = append(sb.Confine.Limits, spawn.Rlimit{Resource: l.Resource, Value: l.Value})
+	}
+	return nil
 }
 
 // prepareRoot makes the sandbox's root and network, as far as no runtime has.
