@@ -77,7 +77,7 @@ func TestTemplates_roots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := registry.Env{Templates: map[string]registry.Template{"own": {Rootfs: t.TempDir(), Root: true}, "plain": {Rootfs: t.TempDir()}}}
+	env := registry.Env{Templates: map[string]registry.Template{"own": {Rootfs: t.TempDir(), Root: true}, "plain": {Rootfs: "not-built"}}}
 	asks := func(driver string, with map[string]any, template string) error {
 		t.Helper()
 		ex, err := r.Open(t.Context(), driver, env, with)

@@ -52,6 +52,7 @@ func templates() map[string]registry.Template {
 // TestTemplates_startAlike: what a template says means the same on every local
 // backend.
 func TestTemplates_startAlike(t *testing.T) {
+	testenv.NeedRoot(t) // whose the image store is
 	r, err := builtin.Registry()
 	if err != nil {
 		t.Fatal(err)
