@@ -148,15 +148,15 @@ func TestComplete(t *testing.T) {
 		"limits: {memory: 300MiB, pids: 40, lifetime: 2m, timeout: 40s, max_timeout: 1m}\n" +
 		"templates:\n  t: {rootfs: base, limits: {memory: 200MiB, output: 1MiB, on_output_limit: kill, max_timeout: 5m}, backends: [b]}\n" +
 		"  short: {rootfs: base, limits: {max_timeout: 10s}}\n  none: {rootfs: base, backends: [c]}\n")
-	l, err := config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg})
-	if err == nil || !strings.Contains(err.Error(), "templates.none.backends") {
+	if _, err := config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg}); err == nil || !strings.Contains(err.Error(), "templates.none.backends") {
 		t.Fatalf("a backend that nobody configured: %v", err)
 	}
 	p.user("version: 1\nbackends: {a: {driver: a}, b: {driver: b}, c: {driver: b}}\nexecutors: {default: {use: [a, b]}}\n" +
 		"limits: {memory: 300MiB, pids: 40, lifetime: 2m, timeout: 40s, max_timeout: 1m}\n" +
 		"templates:\n  t: {rootfs: base, limits: {memory: 200MiB, output: 1MiB, on_output_limit: kill, max_timeout: 5m}, backends: [b]}\n" +
 		"  short: {rootfs: base, limits: {max_timeout: 10s}}\n  none: {rootfs: base, backends: [c]}\n")
-	if l, err = config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg}); err != nil {
+	l, err := config.Load(config.Options{Dir: p.project, Environ: p.env, Registry: reg})
+	if err != nil {
 		t.Fatal(err)
 	}
 	for template, want := range map[string][2]config.Duration{
@@ -167,7 +167,7 @@ func TestComplete(t *testing.T) {
 		}
 	}
 	executors := config.Open(l.Config, reg)
-	defer executors.Close() //nolint:errcheck // fakes
+	defer executors.Close()
 	ex, err := executors.Executor(t.Context(), config.DefaultExecutor)
 	if err != nil {
 		t.Fatal(err)
