@@ -19,6 +19,7 @@ import (
 	"github.com/glovebox-dev/glovebox/gvisor"
 	"github.com/glovebox-dev/glovebox/internal/leak"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/internal/testenv/testengine"
 	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 	"github.com/glovebox-dev/glovebox/subprocess"
 )
@@ -67,6 +68,8 @@ func functionals() []functional {
 		{"subprocess-userns", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeUserns, backend.IsolationProcess)},
 		{"subprocess-restricted", "subprocess", asNobody, nil, nil, subprocessTarget(subprocess.PrivilegeRestricted, backend.IsolationRestricted)},
 		{"docker", "docker", asRoot, nil, nil, dockerTarget},
+		// The same agent on an engine elsewhere.
+		{"docker-remote", "docker", asRoot, conformance.Within(conformance.Meta, conformance.Errors, conformance.Lifecycle, conformance.Ends, conformance.Limits, conformance.Pause, conformance.Network, conformance.Leaks), nil, dockerRemoteTarget},
 		// What its own making, end and limits decide: the rest is the agent's under
 		// the same kernel.
 		{"gvisor-docker", "gvisor", asRoot, ownMaking, nil, gvisorDockerTarget},
@@ -130,6 +133,21 @@ func dockerTarget(t *testing.T) (conformance.Target, string) {
 		Open:    func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) },
 		Witness: witness(cfg.StateDir),
 	}, unavailable
+}
+
+// dockerRemoteTarget makes containers on an engine of its own, as if on another
+// machine.
+func dockerRemoteTarget(t *testing.T) (conformance.Target, string) {
+	_, unavailable := testimage.Ref(t.Context())
+	if unavailable != "" {
+		return conformance.Target{}, unavailable
+	}
+	r := testengine.NewRemote(t, true)
+	cfg := docker.Config{Agent: agentBinary(t), StateDir: t.TempDir(), Host: r.Addr, TLSDir: r.TLS}
+	return conformance.Target{
+		Open:    func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) },
+		Witness: witness(cfg.StateDir),
+	}, testimage.Share(cfg.StateDir)
 }
 
 // TestFunctional runs the suite against each target that this user can have.

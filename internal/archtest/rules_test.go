@@ -163,6 +163,10 @@ func rules() []rule {
 		{part: "internal/term", why: "a helper without dependencies"},
 		{part: "internal/version", why: "a helper without dependencies"},
 		{part: "internal/testenv/testimage", own: []string{"internal/engine", "internal/image"}, why: "it finds the template that tests use"},
+		{
+			part: "internal/testenv/testengine", own: []string{"internal/engine", "internal/testenv", "internal/testenv/testimage", "internal/tree"},
+			libraries: []string{"golang.org/x/sys"}, why: "engines of a test's own",
+		},
 		{part: "internal/testenv", why: "a helper of tests without dependencies"},
 		{part: "internal/leak", own: []string{"internal/state"}, why: "it knows where state lies"},
 		{part: "internal/archtest", why: "it reads sources only"},
