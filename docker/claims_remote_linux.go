@@ -21,7 +21,11 @@ func remoteCapabilities() backend.Capabilities {
 	c.Claims = maps.Clone(c.Claims)
 	c.Claims[backend.ControlFileRules] = box.BestEffort("Landlock, where the engine's kernel has it", "the receipt says whether it has")
 	c.Claims[backend.ControlMountsRO] = backend.Claim{Enforcement: backend.Unsupported, Note: "nothing of this host can be shown on another machine"}
-	c.Claims[backend.ControlOwnUID] = box.BestEffort("host uids of this store's own, or the engine's user namespace", "sandboxes of one store share them")
+	c.Claims[backend.ControlOwnUID] = box.BestEffort("uids that no other sandbox of this store has, or the engine's user namespace", "other hosts' sandboxes may have the same")
+	c.Claims[backend.ControlPids] = backend.Claim{
+		Enforcement: backend.Enforced, Mechanism: "RLIMIT_NPROC of a uid of its own, the container's pids limit behind it",
+		Note: "reaching it is not told as a hit; where uids are shared, the container's limit with a reserve of 32 for the agent's threads",
+	}
 	c.Claims[backend.ControlBound] = backend.Claim{
 		Enforcement: backend.Enforced, Mechanism: "the agent, first process of the pid namespace, ends with the engine's attach stream, or half a minute after nobody answers on it",
 	}

@@ -88,21 +88,28 @@ func TestRemote(t *testing.T) {
 		}
 	})
 	t.Run("image", func(t *testing.T) {
-		if list := f.derived(t.Context()); len(list) != 1 {
+		// One with the agent, and one with the uids of the first sandbox.
+		if list := f.derived(t.Context()); len(list) != 2 {
 			t.Errorf("%d images: %+v", len(list), list)
 		}
-		other := f.open() // as another process: it finds the image
+		other := f.open() // as another process: it finds the images
 		defer other.Close()
 		second, err := other.Create(t.Context(), backend.Spec{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		works(t, second)
+		_, uid := run(t, second, "", "id -u")
+		if _, first := run(t, sb, "", "id -u"); first == uid {
+			t.Errorf("two sandboxes are %s", uid)
+		}
+		if list := f.derived(t.Context()); len(list) != 3 {
+			t.Errorf("%d images: %+v", len(list), list)
+		}
 		if err := other.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
 		works(t, second)
-		if list := f.derived(t.Context()); len(list) != 1 {
+		if list := f.derived(t.Context()); len(list) != 2 {
 			t.Errorf("%d images: %+v", len(list), list)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,8 @@ import (
 // Labels of images that have the agent in them.
 const (
 	labelParent = "dev.glovebox.parent" // the image it was made from
-	labelLayer  = "dev.glovebox.layer"  // what was added
+	labelLayer  = "dev.glovebox.layer"  // the layer with the agent
+	labelWhole  = "dev.glovebox.whole"  // of one that is sent as one layer
 	labelExport = "dev.glovebox.export" // of a container that an image is read from
 )
 
@@ -64,84 +66,150 @@ func layerOf(binary string, uid int) (layer, error) {
 	if err != nil {
 		return layer{}, err
 	}
+	return newLayer(slices.Concat(agentFiles(agent), accountFiles(uid)))
+}
+
+// accountsLayer has the accounts alone.
+func accountsLayer(uid int) (layer, error) {
+	return newLayer(accountFiles(uid))
+}
+
+// file is one of a layer's; a name that ends in a slash is a directory's.
+// Directories come with what is in them: engines make missing ones that only
+// root can enter.
+type file struct {
+	name string
+	mode int64
+	data []byte
+}
+
+func agentFiles(agent []byte) []file {
+	binary := strings.TrimPrefix(launch.ContainedBinary, "/")
+	return []file{{binary[:strings.LastIndexByte(binary, '/')+1], 0o755, nil}, {binary, 0o555, agent}}
+}
+
+func accountFiles(uid int) []file {
+	passwd, group := launch.Accounts(backend.DefaultHome, uid)
+	return []file{{"etc/", 0o755, nil}, {"etc/passwd", 0o644, passwd}, {"etc/group", 0o644, group}}
+}
+
+func newLayer(files []file) (layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	if err := errors.Join(addFiles(w, agent, uid), w.Close()); err != nil {
+	for _, f := range files {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
+		if strings.HasSuffix(f.name, "/") {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return layer{}, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return layer{}, err
+		}
+	}
+	if err := w.Close(); err != nil {
 		return layer{}, err
 	}
 	sum := sha256.Sum256(buf.Bytes())
 	return layer{buf.Bytes(), hex.EncodeToString(sum[:16])}, nil
 }
 
-// addFiles writes what a sandbox needs in its root. Directories come with it:
-// engines make missing ones that only root can enter.
-func addFiles(w *tar.Writer, agent []byte, uid int) error {
-	passwd, group := launch.Accounts(backend.DefaultHome, uid)
-	binary := strings.TrimPrefix(launch.ContainedBinary, "/")
-	for _, f := range []struct {
-		name string
-		mode int64
-		data []byte
-	}{
-		{binary[:strings.LastIndexByte(binary, '/')+1], 0o755, nil},
-		{binary, 0o555, agent},
-		{"etc/", 0o755, nil},
-		{"etc/passwd", 0o644, passwd},
-		{"etc/group", 0o644, group},
-	} {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
-		if strings.HasSuffix(f.name, "/") {
-			h.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := w.Write(f.data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// derive is the ID of the sandbox's image with the agent in it, made when it is
-// not there.
-func (m *maker) derive(ctx context.Context) (string, error) {
-	var err error
+// withAgent is the ID of the sandbox's image with the agent in it, and accounts
+// that all sandboxes share. whole: the engine took no single layer.
+func (m *maker) withAgent(ctx context.Context) (id string, whole bool, err error) {
 	if m.binary, err = box.FindAgent(m.d.o.Name, m.d.o.Agent); err != nil {
-		return "", err
-	}
-	// One at a time: the others find what the first has made.
-	select {
-	case m.d.deriving <- struct{}{}:
-		defer func() { <-m.d.deriving }()
-	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", false, err
 	}
 	key, err := fileKey(m.binary)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	key += fmt.Sprintf(" %s %d", m.img.ID, m.user)
-	m.d.mu.Lock()
-	id := m.d.derived[key]
-	m.d.mu.Unlock()
-	if id != "" {
-		return id, nil
+	shared := m.commonUID()
+	img, err := m.d.derived.get(ctx, fmt.Sprintf("%s %s %d", key, m.img.ID, shared), func() (derivedImage, error) {
+		add, err := layerOf(m.binary, shared)
+		if err != nil {
+			return derivedImage{}, err
+		}
+		return m.d.withLayer(ctx, m.img.Image, m.img.ID, add, add.hash, m.Name)
+	})
+	return img.id, img.whole, err
+}
+
+// withUser is the ID of an image with the agent in it, with the accounts of this
+// sandbox alone.
+func (m *maker) withUser(ctx context.Context, parent string) (string, error) {
+	img, err := m.d.derived.get(ctx, fmt.Sprintf("%s %d", parent, m.user), func() (derivedImage, error) {
+		from, err := m.d.engine.Image(ctx, parent)
+		if err != nil {
+			return derivedImage{}, err
+		}
+		add, err := accountsLayer(m.user)
+		if err != nil {
+			return derivedImage{}, err
+		}
+		return m.d.withLayer(ctx, from, m.img.ID, add, from.Labels[labelLayer], m.Name)
+	})
+	return img.id, err
+}
+
+// commonUID is user's uid where sandboxes have none of their own.
+func (m *maker) commonUID() int {
+	if m.info.UsernsRemap || m.info.Rootless {
+		return launch.UserUID
 	}
-	add, err := layerOf(m.binary, m.user)
+	return farUIDs(m.d.store.ID(), 0) + launch.UserUID
+}
+
+// derivedImage is an image of ours on the engine.
+type derivedImage struct {
+	id    string
+	whole bool // it has one layer
+}
+
+// derivedImages remembers images by what they are made of. One is made at a
+// time: the others find what the first has made.
+type derivedImages struct {
+	turn chan struct{}
+
+	mu    sync.Mutex
+	known map[string]derivedImage
+}
+
+func (d *derivedImages) get(ctx context.Context, key string, make func() (derivedImage, error)) (derivedImage, error) {
+	look := func() (derivedImage, bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		img, ok := d.known[key]
+		return img, ok
+	}
+	if img, ok := look(); ok {
+		return img, nil
+	}
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return derivedImage{}, ctx.Err()
+	}
+	if img, ok := look(); ok {
+		return img, nil
+	}
+	img, err := make()
 	if err != nil {
-		return "", err
+		return derivedImage{}, err
 	}
-	if id, err = m.d.withLayer(ctx, m.img.Image, add, m.Name); err != nil {
-		return "", err
-	}
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	if m.d.derived == nil {
-		m.d.derived = map[string]string{}
-	}
-	m.d.derived[key] = id
-	return id, nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known[key] = img
+	return img, nil
+}
+
+// forget has all images looked for again.
+func (d *derivedImages) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.known)
 }
 
 // fileKey names a file's content, as far as a look at it can.
@@ -153,36 +221,28 @@ func fileKey(path string) (string, error) {
 	return fmt.Sprintf("%d %d %d %d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec), nil
 }
 
-// forget has an image that has gone looked for again.
-func (d *Driver) forget(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for k, v := range d.derived {
-		if v == id {
-			delete(d.derived, k)
-		}
-	}
-}
-
 // withLayer is an image of parent with a layer of ours. Engines that take no
-// single layer get all of it in one.
-func (d *Driver) withLayer(ctx context.Context, parent engine.Image, add layer, name string) (string, error) {
+// single layer get all of it in one. root is the template's image below it, and
+// agent the hash of the layer with the agent.
+func (d *Driver) withLayer(ctx context.Context, parent engine.Image, root string, add layer, agent, name string) (derivedImage, error) {
 	sum := sha256.Sum256([]byte(parent.ID + " " + add.hash))
 	tag := "glovebox-agent/" + d.store.ID() + ":" + hex.EncodeToString(sum[:12])
-	labels := map[string]string{labelStore: d.store.ID(), labelParent: parent.ID, labelLayer: add.hash}
+	labels := map[string]string{labelStore: d.store.ID(), labelParent: root, labelLayer: agent}
 	have, err := d.engine.Image(ctx, tag)
-	if err == nil && have.Labels[labelStore] == d.store.ID() && have.Labels[labelParent] == parent.ID && have.Labels[labelLayer] == add.hash {
-		return have.ID, nil
+	if err == nil && have.Labels[labelStore] == d.store.ID() && have.Labels[labelParent] == root && have.Labels[labelLayer] == agent {
+		return derivedImage{have.ID, have.Labels[labelWhole] != ""}, nil
 	}
 	if err != nil && backend.KindOf(err) != backend.ErrNotFound {
-		return "", err
+		return derivedImage{}, err
 	}
 	id, err := d.engine.Derive(ctx, parent, tag, labels, add.data)
 	switch backend.KindOf(err) {
 	case backend.ErrUnsupported, backend.ErrInvalid, backend.ErrNotFound:
-		return d.whole(ctx, parent, add, tag, labels, name)
+		labels[labelWhole] = "yes"
+		id, err = d.whole(ctx, parent, add, tag, labels, name)
+		return derivedImage{id, true}, err
 	}
-	return id, err
+	return derivedImage{id, false}, err
 }
 
 // whole makes one image of parent's files and ours, through this process.
@@ -243,7 +303,7 @@ func (d *Driver) removeDerived(ctx context.Context, containers []engine.Listed) 
 	if err != nil {
 		return
 	}
-	list, err := d.derivedImages(ctx)
+	list, err := d.imagesMade(ctx)
 	if err != nil || len(list) == 0 {
 		return
 	}
@@ -266,20 +326,19 @@ func (d *Driver) layerNow(ctx context.Context, binary string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m := maker{Birth: &box.Birth{Store: d.store}, d: d, info: info}
-	m.identities()
+	uid := (&maker{d: d, info: info}).commonUID()
 	key, err := fileKey(binary)
 	if err != nil {
 		return "", err
 	}
-	key += fmt.Sprintf(" %d", m.user)
+	key += fmt.Sprintf(" %d", uid)
 	d.mu.Lock()
 	known := d.layer
 	d.mu.Unlock()
 	if known.key == key {
 		return known.hash, nil
 	}
-	l, err := layerOf(binary, m.user)
+	l, err := layerOf(binary, uid)
 	if err != nil {
 		return "", err
 	}
@@ -301,14 +360,14 @@ func (d *Driver) RemoveDerived(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := d.derivedImages(ctx)
+	list, err := d.imagesMade(ctx)
 	for _, img := range list {
 		err = errors.Join(err, d.removeUnused(ctx, img, containers))
 	}
 	return err
 }
 
-func (d *Driver) derivedImages(ctx context.Context) ([]engine.Image, error) {
+func (d *Driver) imagesMade(ctx context.Context) ([]engine.Image, error) {
 	list, err := d.engine.Images(ctx, labelStore, d.store.ID())
 	return slices.DeleteFunc(list, func(i engine.Image) bool { return i.Labels[labelParent] == "" }), err
 }
@@ -318,7 +377,7 @@ func (d *Driver) removeUnused(ctx context.Context, img engine.Image, containers 
 	if slices.ContainsFunc(containers, func(c engine.Listed) bool { return c.ImageID == img.ID }) {
 		return nil
 	}
-	d.forget(img.ID)
+	d.derived.forget()
 	name := img.ID
 	if len(img.Tags) > 0 {
 		name = cmp.Or(img.Tags[0], name)

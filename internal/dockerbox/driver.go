@@ -73,17 +73,16 @@ type Driver struct {
 	info    engine.Info
 	infoAt  time.Time
 	profile []byte
-	derived map[string]string // images with the agent, by what they are made of
-	layer   layerHash         // of the last one that was looked at
+	layer   layerHash // of the last agent that was looked at
 
-	deriving chan struct{} // held by who makes an image
-	memory   memoryWatch   // of containers elsewhere
+	derived derivedImages // of engines elsewhere
+	memory  memoryWatch   // of containers elsewhere
 }
 
 // New makes a driver over an engine and a store, which may be nil where there
 // is none. It does no I/O. Bind must follow.
 func New(e *engine.Engine, store *state.Store, o Options) *Driver {
-	d := &Driver{o: o, engine: e, store: store, deriving: make(chan struct{}, 1)}
+	d := &Driver{o: o, engine: e, store: store, derived: derivedImages{turn: make(chan struct{}, 1), known: map[string]derivedImage{}}}
 	if store != nil {
 		d.images = image.Open(store.Dir())
 	}

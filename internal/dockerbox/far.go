@@ -4,8 +4,6 @@ package dockerbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"runtime"
 	"time"
@@ -19,13 +17,6 @@ import (
 
 // Elsewhere implements box.Elsewhere.
 func (d *Driver) Elsewhere() bool { return d.o.Remote }
-
-// farUIDs is where the uids begin on an engine that maps none: nothing can be
-// leased there, and the image has them, so they are the store's.
-func farUIDs(store string) int {
-	sum := sha256.Sum256([]byte(store))
-	return 1<<28 + int(binary.BigEndian.Uint16(sum[:])%(1<<12))<<16
-}
 
 // sameMachine tells whether the agent runs where the engine does.
 func sameMachine(info engine.Info) bool {
@@ -71,7 +62,7 @@ func (m *maker) far(ctx context.Context) (*box.Made, error) {
 		if again || backend.KindOf(err) != backend.ErrNotFound {
 			return made, err
 		}
-		m.d.forget(image) // somebody has just removed it
+		m.d.derived.forget() // somebody has just removed it
 	}
 }
 
@@ -90,7 +81,7 @@ func (m *maker) farFiles(c *engine.Container) {
 
 // startFar makes the container, starts it and greets its agent.
 func (m *maker) startFar(ctx context.Context, c engine.Container) (*box.Made, error) {
-	b := &farBody{body: body{d: m.d, name: m.Name, dir: m.Dir}}
+	b := &farBody{body: body{d: m.d, name: m.Name, dir: m.Dir}, slot: m.slot}
 	m.Undo(func() { //nolint:contextcheck // an undo outlives the caller's context
 		ctx, cancel := box.CleanupContext()
 		defer cancel()
@@ -131,6 +122,13 @@ func (m *maker) amendFar(r *backend.Receipt, hello launch.Hello) {
 	// Nobody here has looked.
 	r.Measured = false
 	r.Privileges += ", at " + m.d.engine.Host()
+	if m.slot == nil {
+		for i := range r.Limits {
+			if r.Limits[i].Control == backend.ControlPids {
+				r.Limits[i].Mechanism, r.Limits[i].Note = "container's pids cgroup", fmt.Sprintf("with a reserve of %d for the agent's threads", m.d.o.PidsReserve)
+			}
+		}
+	}
 	rules := r.Controls[backend.ControlFileRules]
 	if rules.Mechanism = fmt.Sprintf("Landlock ABI %d", hello.LandlockABI); hello.LandlockABI == 0 {
 		rules = backend.Claim{Enforcement: backend.Unsupported, Note: "the engine's kernel has no Landlock"}

@@ -5,6 +5,7 @@ package dockerbox
 import (
 	"context"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type farBody struct {
 	body
 	conn net.Conn // the attach stream; nil before there is one
+	slot *os.File // holds the uids; nil when they are shared
 	wg   sync.WaitGroup
 }
 
@@ -75,6 +77,9 @@ func (b *farBody) Remove(ctx context.Context) error {
 	err := b.body.Remove(ctx)
 	if err == nil {
 		b.d.memory.forget(b.id)
+		if b.slot != nil {
+			b.slot.Close() //nolint:errcheck // with it the lock ends
+		}
 	}
 	return err
 }

@@ -43,6 +43,7 @@ type maker struct {
 	binds    []launch.Bind // the caller's mounts
 	binary   string        // the agent's
 	account  string        // that commands run as, as the image says
+	slot     *os.File      // holds the uids that it has on an engine elsewhere; nil when they are shared
 }
 
 // Make implements box.Driver.
@@ -84,7 +85,7 @@ func (m *maker) identities() {
 	switch {
 	case mapped || m.d.o.Sentry:
 	case m.d.o.Remote:
-		base = farUIDs(m.Store.ID())
+		base = farUIDs(m.Store.ID(), 0)
 	case m.Lease != nil:
 		base = int(m.Lease.Base())
 	default:
@@ -281,7 +282,7 @@ func (m *maker) config() *launch.Config {
 	cfg.Env = env
 	if m.d.o.Sentry {
 		box.SentryRlimits(cfg, m.Spec.Limits.Pids)
-	} else if m.Lease != nil {
+	} else if m.Lease != nil || m.slot != nil {
 		cfg.Rlimits = append(cfg.Rlimits, launch.Rlimit{Resource: unix.RLIMIT_NPROC, Value: uint64(m.Spec.Limits.Pids)})
 	}
 	return cfg
