@@ -3,6 +3,7 @@ package conformance_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -144,10 +145,23 @@ func dockerRemoteTarget(t *testing.T) (conformance.Target, string) {
 	}
 	r := testengine.NewRemote(t, true)
 	cfg := docker.Config{Agent: agentBinary(t), StateDir: t.TempDir(), Host: r.Addr, TLSDir: r.TLS}
-	return conformance.Target{
-		Open:    func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) },
-		Witness: witness(cfg.StateDir),
-	}, testimage.Share(cfg.StateDir)
+	if why := testimage.Share(cfg.StateDir); why != "" {
+		return conformance.Target{}, why
+	}
+	open := func(ctx context.Context) (backend.Executor, error) { return docker.Open(ctx, cfg) }
+	// The engine has no image yet, and no case waits for so long.
+	ex, err := open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := ex.Create(t.Context(), backend.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sb.Destroy(t.Context()), ex.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return conformance.Target{Open: open, Witness: witness(cfg.StateDir)}, ""
 }
 
 // TestFunctional runs the suite against each target that this user can have.

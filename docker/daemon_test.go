@@ -25,11 +25,12 @@ import (
 type fault int
 
 const (
-	hang fault = iota // it is taken and never answered, nor done
-	lose              // it is done, and never answered
-	cut               // it is done, and the connection ends
-	stop              // the daemon hangs from then on
-	gone              // the daemon has gone from then on
+	hang   fault = iota // it is taken and never answered, nor done
+	lose                // it is done, and never answered
+	cut                 // it is done, and the connection ends
+	refuse              // it is refused
+	stop                // the daemon hangs from then on
+	gone                // the daemon has gone from then on
 )
 
 // standIn is a daemon in front of the real one that has faults.
@@ -130,6 +131,8 @@ func (d *standIn) serve(proxy http.Handler, w http.ResponseWriter, r *http.Reque
 	switch {
 	case !hit:
 		proxy.ServeHTTP(w, r)
+	case f == refuse:
+		http.Error(w, `{"message":"layer not found"}`, http.StatusNotFound)
 	case f == gone:
 		_ = os.Remove(d.path)
 		go server.Close()

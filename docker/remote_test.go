@@ -155,7 +155,7 @@ func remoteFiles(t *testing.T, sb backend.Sandbox) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Fields(string(host)) {
+	for line := range strings.FieldsSeq(string(host)) {
 		if net.ParseIP(line) != nil && !strings.HasPrefix(line, "127.") && strings.Contains(out, line) {
 			t.Errorf("the engine's host names %s", line)
 		}
@@ -424,6 +424,43 @@ func TestRemote_forwarded(t *testing.T) {
 	works(t, f.create(backend.Spec{}))
 	if err := f.ex.Sweep(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRemote_whole: an engine that takes no single layer gets the whole image,
+// and tells apart what it must.
+func TestRemote_whole(t *testing.T) {
+	d := newStandIn(t)
+	ref := image(t, "", map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh\nuser:x:7:7::/:/bin/sh\n", ".glovebox": "->/etc"})
+	f := setUp(t, func(c *docker.Config) {
+		c.Host, c.Remote, c.Templates = "unix://"+d.path, true, map[string]string{"small": ref}
+	})
+	d.on("POST .*/images/load", refuse)
+	sb := f.create(backend.Spec{Template: "small"})
+	exit, out := run(t, sb, "", "id; cat /etc/passwd")
+	if !exit.Success() || strings.Contains(out, "user:x:7:7") || !strings.Contains(out, "uid=") {
+		t.Errorf("%s, %s", exit, out)
+	}
+	pids := ""
+	for _, g := range sb.Receipt().Limits {
+		if g.Control == backend.ControlPids {
+			pids = g.Mechanism
+		}
+	}
+	if pids != "container's pids cgroup" {
+		t.Errorf("processes are limited by %q", pids)
+	}
+	if list := f.derived(t.Context()); len(list) != 1 || list[0].Labels["dev.glovebox.whole"] == "" {
+		t.Errorf("control: images are %+v", list)
+	}
+	if err := sb.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := f.ex.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if list := f.derived(t.Context()); len(list) > 0 {
+		t.Errorf("left are %+v", list)
 	}
 }
 

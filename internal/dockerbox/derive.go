@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -213,10 +214,10 @@ func (d *derivedImages) forget() {
 }
 
 // fileKey names a file's content, as far as a look at it can.
-func fileKey(path string) (string, error) {
+func fileKey(name string) (string, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	if err := unix.Stat(name, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return fmt.Sprintf("%d %d %d %d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec), nil
 }
@@ -236,13 +237,14 @@ func (d *Driver) withLayer(ctx context.Context, parent engine.Image, root string
 		return derivedImage{}, err
 	}
 	id, err := d.engine.Derive(ctx, parent, tag, labels, add.data)
-	switch backend.KindOf(err) {
-	case backend.ErrUnsupported, backend.ErrInvalid, backend.ErrNotFound:
-		labels[labelWhole] = "yes"
-		id, err = d.whole(ctx, parent, add, tag, labels, name)
-		return derivedImage{id, true}, err
+	kind := backend.KindOf(err)
+	if err == nil || ctx.Err() != nil || kind == backend.ErrCapacity || kind == backend.ErrLost || d.engine.Ping(ctx) != nil {
+		return derivedImage{id, false}, err
 	}
-	return derivedImage{id, false}, err
+	// However it says so: engines that keep images in containerd say no.
+	labels[labelWhole] = "yes"
+	id, err = d.whole(ctx, parent, add, tag, labels, name)
+	return derivedImage{id, true}, err
 }
 
 // whole makes one image of parent's files and ours, through this process.
@@ -256,39 +258,66 @@ func (d *Driver) whole(ctx context.Context, parent engine.Image, add layer, tag 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(join(w, from, add)) //nolint:errcheck // the reader has it
+		w.CloseWithError(join(w, from, add))
 	}()
 	defer func() { <-done }()
 	defer r.Close() //nolint:errcheck // it ends the other one
 	return d.engine.Import(ctx, tag, labels, r)
 }
 
-// join writes the files of an archive, and then those of a layer, as one.
+// join writes the files of an archive, and those of a layer in the place of its
+// own of the same names, as one: engines take no name twice.
 //
 // Security: the archive is as hostile as its image, and only passed on: the
-// engine unpacks it, as it did the image. What comes later wins.
+// engine unpacks it, as it did the image.
 func join(w io.Writer, archive io.Reader, add layer) error {
+	ours := map[string]bool{}
+	for in := tar.NewReader(bytes.NewReader(add.data)); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		ours[path.Clean("/"+h.Name)] = true
+	}
 	out := tar.NewWriter(w)
-	for _, from := range []io.Reader{archive, bytes.NewReader(add.data)} {
-		in := tar.NewReader(from)
-		for {
-			h, err := in.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			h.Format = tar.FormatUnknown // as it needs
-			if err := out.WriteHeader(h); err != nil {
-				return err
-			}
-			if _, err := io.Copy(out, in); err != nil { //nolint:gosec // bounded by whoever gives the archive
-				return err
-			}
+	// What the image has in its /etc stays there, if that is a directory.
+	theirs := func(h *tar.Header) bool {
+		name := path.Clean("/" + h.Name)
+		if name == "/etc" && h.Typeflag == tar.TypeDir {
+			delete(ours, name)
+		}
+		return !ours[name]
+	}
+	if err := copyFiles(out, archive, theirs); err != nil {
+		return err
+	}
+	err := copyFiles(out, bytes.NewReader(add.data), func(h *tar.Header) bool { return ours[path.Clean("/"+h.Name)] })
+	return errors.Join(err, out.Close())
+}
+
+func copyFiles(out *tar.Writer, archive io.Reader, wanted func(*tar.Header) bool) error {
+	for in := tar.NewReader(archive); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !wanted(h) {
+			continue
+		}
+		h.Format = tar.FormatUnknown // as it needs
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil { //nolint:gosec // bounded by whoever gives the archive
+			return err
 		}
 	}
-	return out.Close()
 }
 
 // removeDerived removes images that no sandbox will be made from any more: of

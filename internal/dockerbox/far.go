@@ -47,7 +47,7 @@ func (m *maker) far(ctx context.Context) (*box.Made, error) {
 	if err := m.d.fits(m.info, m.Spec); err != nil {
 		return nil, err
 	}
-	m.d.memory.start(m.d.engine, m.d.store.ID())
+	m.d.memory.start(m.d.engine, m.d.store.ID()) //nolint:contextcheck // it outlives the call
 	for again := false; ; again = true {
 		image, err := m.derive(ctx)
 		if err != nil {

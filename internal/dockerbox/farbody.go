@@ -137,7 +137,7 @@ type metLimit struct {
 
 func (w *memoryWatch) start(e *engine.Engine, store string) {
 	w.once.Do(func() {
-		ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo,gosec // the driver's own life; close calls it
+		ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the driver's own life; close calls it
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.stop, w.met, w.changed = cancel, map[string]*metLimit{}, make(chan struct{})

@@ -48,7 +48,7 @@ func (e *Engine) memoryEvents(ctx context.Context, label string, since int64, f 
 				since = m.TimeNano
 				f(m.Actor.ID)
 			}
-		case <-failed:
+		case <-failed: //nolint:errcheck // whatever it was, it is tried again
 			return since
 		}
 	}

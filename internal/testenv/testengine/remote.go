@@ -21,11 +21,12 @@ import (
 // freePort is a port of the loopback that nobody listens on now.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // nobody came
 	return l.Addr().(*net.TCPAddr).Port
 }
 

@@ -75,7 +75,7 @@ func (d *Engine) Start() {
 	if err != nil {
 		d.Fatal(err)
 	}
-	defer e.Close()
+	defer e.Close() //nolint:errcheck // idle connections
 	for until := time.Now().Add(time.Minute); e.Ping(d.Context()) != nil; {
 		if time.Now().After(until) {
 			d.Fatalf("the second daemon does not answer: %s", d.log.Bytes())
