@@ -112,7 +112,7 @@ func (m *maker) startFar(ctx context.Context, c engine.Container) (*box.Made, er
 	}
 	return &box.Made{
 		Body: b, Conn: stream, Dial: unixsock.Once(stream), Kernel: hello.Kernel, Achieved: m.d.o.Capabilities.Isolation,
-		Amend: func(r *backend.Receipt) { m.amendFar(r, hello) },
+		Amend: func(r *backend.Receipt) { m.amendFar(r, hello) }, User: m.account, Dir: m.img.Dir,
 	}, nil
 }
 
