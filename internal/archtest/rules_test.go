@@ -164,7 +164,7 @@ func rules() []rule {
 		{part: "internal/version", why: "a helper without dependencies"},
 		{part: "internal/testenv/testimage", own: []string{"internal/engine", "internal/image"}, why: "it finds the template that tests use"},
 		{
-			part: "internal/testenv/testengine", own: []string{"internal/engine", "internal/testenv", "internal/testenv/testimage", "internal/tree"},
+			part: "internal/testenv/testengine", own: []string{"internal/engine", "internal/testenv", "internal/tree"},
 			libraries: []string{"golang.org/x/sys"}, why: "engines of a test's own",
 		},
 		{part: "internal/testenv", why: "a helper of tests without dependencies"},
