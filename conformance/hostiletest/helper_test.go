@@ -238,8 +238,8 @@ func helpMany(ctx context.Context, ex backend.Executor, count string) error {
 		one(i)
 	}
 	after := counts()
-	for range 50 {
-		if after = counts(); after == before {
+	for range 250 {
+		if after = counts(); after[0] <= before[0] && after[1] <= before[1] {
 			break
 		}
 		<-time.After(20 * time.Millisecond)

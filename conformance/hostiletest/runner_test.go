@@ -119,7 +119,7 @@ func (a attack) run(t *testing.T) {
 	if a.only != "" && !strings.Contains(a.only, w.mode) {
 		declared(t, "this mode does not claim it")
 	}
-	if (sentry() || w.target.engine) && a.timeout < 3*time.Second {
+	if (sentry() || w.target.engine) && a.timeout > 0 && a.timeout < 3*time.Second {
 		a.timeout = 4*a.timeout + grace() // an interpreter takes that much longer to start
 	}
 	if limitIsRefused(t, a.limits) {
