@@ -228,7 +228,7 @@ func (p *plan) run(ctx context.Context, spec Spec, opts TemplateOptions, consume
 func (s Spec) packageSteps(built bool) []dockerfile.Step {
 	var out []dockerfile.Step
 	add := func(env map[string]string, args ...string) {
-		out = append(out, dockerfile.Step{Text: strings.Join(args[:min(len(args), 6)], " "), Run: args, Env: env, Dir: "/"})
+		out = append(out, dockerfile.Step{Text: shortened(strings.Join(args, " ")), Run: args, Env: env, Dir: "/"})
 	}
 	if len(s.Apt) > 0 && !built {
 		const install = `apt-get update && apt-get install -y --no-install-recommends -- "$@" && rm -rf /var/lib/apt/lists/*`
@@ -243,4 +243,13 @@ func (s Spec) packageSteps(built bool) []dockerfile.Step {
 		add(map[string]string{"NPM_CONFIG_UPDATE_NOTIFIER": "false"}, append([]string{"npm", "install", "--global", "--no-audit", "--no-fund", "--"}, s.NPM...)...)
 	}
 	return out
+}
+
+// shortened is text that fits a line.
+func shortened(text string) string {
+	const most = 120
+	if len(text) <= most {
+		return text
+	}
+	return text[:most-3] + "..."
 }

@@ -40,7 +40,7 @@ func (s *Sandboxed) environment() map[string]string {
 
 // failed is the error of a step that ended otherwise than with 0.
 func failed(exit backend.Exit, text string) error {
-	e := &backend.Error{Op: "image", Kind: backend.ErrInvalid, Field: "template"}
+	e := &backend.Error{Op: "step", Kind: backend.ErrInvalid}
 	why := exit.String()
 	for _, h := range exit.Hits {
 		why += ", at the limit of " + string(h)

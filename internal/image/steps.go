@@ -195,6 +195,10 @@ func (s *Sandboxed) export(ctx context.Context, sb backend.Sandbox, consume func
 	for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", "var/tmp", ".glovebox"} {
 		args = append(args, "--exclude=./"+dir+"/*")
 	}
+	// They say what this sandbox was called and how it was connected.
+	for _, file := range []string{"etc/hostname", "etc/hosts", "etc/resolv.conf"} {
+		args = append(args, "--exclude=./"+file)
+	}
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() { // ends with the pipe, which is closed below
