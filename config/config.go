@@ -84,9 +84,19 @@ type Template struct {
 // Builds says how the steps of templates are run, besides what is fixed: in
 // gVisor, with the package registries and no other network.
 type Builds struct {
-	Allow  []string `json:"allow" doc:"What steps may reach besides the package registries, each a host, HOST:PORT, an address or a range. Registries at a private address need that address here too."`
-	CAFile string   `json:"ca_file" doc:"The absolute path of the certificate authorities, in PEM, that steps trust, and no image keeps. The host's own when empty."`
-	Limits Limits   `json:"limits" doc:"Limits of the sandbox that steps run in, and of each step."`
+	Allow    []string `json:"allow" doc:"What steps may reach besides the package registries, each a host, HOST:PORT, an address or a range. Registries at a private address need that address here too."`
+	CAFile   string   `json:"ca_file" doc:"The absolute path of the certificate authorities, in PEM, that steps trust, and no image keeps. The host's own when empty."`
+	Memory   Size     `json:"memory" doc:"Memory of the sandbox that steps run in: 4GiB when not set."`
+	Disk     Size     `json:"disk" doc:"Bytes that steps can write: half of the memory when not set."`
+	CPUs     Cores    `json:"cpus" doc:"CPU cores: 2 when not set."`
+	Pids     Count    `json:"pids" doc:"Processes and threads: 1024 when not set."`
+	Timeout  Duration `json:"timeout" doc:"Wall time of each step: 10m when not set."`
+	Lifetime Duration `json:"lifetime" doc:"Wall time of all steps: 1h when not set."`
+}
+
+// Limits are b's as those of a sandbox; what is not set is zero.
+func (b Builds) Limits() Limits {
+	return Limits{Memory: b.Memory, Disk: b.Disk, CPUs: b.CPUs, Pids: b.Pids, Timeout: b.Timeout, Lifetime: b.Lifetime}
 }
 
 // Packages are packages that a template adds.

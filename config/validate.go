@@ -38,7 +38,9 @@ func (c Config) Validate(reg *registry.Registry) error {
 		v.template(name, c)
 	}
 	v.limits([]string{"limits"}, c.Limits)
-	v.limits([]string{"builds", "limits"}, c.Builds.Limits)
+	builds := c.Builds.Limits()
+	builds.MaxTimeout = builds.Timeout // the cap is of what sandboxes' callers ask for
+	v.limits([]string{"builds"}, builds)
 	if f := c.Builds.CAFile; f != "" && !filepath.IsAbs(f) {
 		v.fail([]string{"builds", "ca_file"}, fmt.Errorf("%s is not an absolute path", quote(f)))
 	}

@@ -44,10 +44,10 @@ func failed(exit backend.Exit, text string) error {
 	why := exit.String()
 	for _, h := range exit.Hits {
 		why += ", at the limit of " + string(h)
-		e.Fix = "raise builds.limits"
+		e.Fix = "raise the limit in builds"
 	}
 	if exit.Reason != backend.ReasonExited && exit.Reason != backend.ReasonSignaled {
-		e.Fix = "raise builds.limits"
+		e.Fix = "raise the limit in builds"
 	}
 	if text != "" {
 		why += ": " + text

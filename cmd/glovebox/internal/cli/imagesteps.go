@@ -50,7 +50,7 @@ func stepRunner(reg *registry.Registry, c config.Config, allow []string) (run ma
 		if err != nil {
 			return nil, nil, err
 		}
-		return &image.Sandboxed{Executor: ex, Spec: spec, Timeout: time.Duration(c.Builds.Limits.Timeout), CA: ca}, ex.Close, nil
+		return &image.Sandboxed{Executor: ex, Spec: spec, Timeout: time.Duration(c.Builds.Timeout), CA: ca}, ex.Close, nil
 	}, "", nil
 }
 
@@ -71,7 +71,7 @@ func stepBackend(c config.Config, driver string) map[string]any {
 
 // stepSpec is the sandbox that steps run in.
 func stepSpec(b config.Builds, allow []string) (backend.Spec, error) {
-	limits := b.Limits.Backend()
+	limits := b.Limits().Backend()
 	limits.Memory = cmp.Or(limits.Memory, 4<<30)
 	limits.Disk = cmp.Or(limits.Disk, limits.Memory/2)
 	limits.CPUs = cmp.Or(limits.CPUs, float64(min(2, runtime.NumCPU())))
@@ -89,7 +89,7 @@ func stepSpec(b config.Builds, allow []string) (backend.Spec, error) {
 	}
 	return backend.Spec{
 		Template: buildTemplate, MinIsolation: backend.IsolationKernel, Network: n, Limits: limits,
-		Lifetime: cmp.Or(time.Duration(b.Limits.Lifetime), time.Hour),
+		Lifetime: cmp.Or(time.Duration(b.Lifetime), time.Hour),
 	}, nil
 }
 
