@@ -17,6 +17,7 @@ func fullNetworkCases() []Case {
 		{ID: "NW-08", Area: Network, Title: "with a whole network datagrams reach what a rule names, and nothing else of the host", Needs: full, Run: fullDatagrams},
 		{ID: "NW-09", Area: Network, Title: "with a whole network private, link-local and metadata addresses are refused at once", Needs: full, Run: fullSpecial},
 		{ID: "NW-10", Area: Network, Title: "with a whole network nobody gets the device or makes packets of his own", Needs: full, Run: fullDevice},
+		{ID: "NW-11", Area: Network, Title: "a kept sandbox's whole network is held, and its rules can be replaced", Needs: append(full, feature(backend.FeatureFind)), Run: fullKept},
 	}
 }
 
@@ -203,3 +204,26 @@ print("tried")
 	}
 }
 
+
+func fullKept(ctx context.Context, t *T) {
+	own := t.own()
+	l := t.greeter(ctx, "tcp4", netip.AddrPortFrom(own, 0).String())
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	sb := t.Create(ctx, backend.Spec{
+		Keep: true, Network: backend.Network{Mode: backend.NetworkFull, Allow: []backend.Rule{{CIDR: own.String()}}},
+	})
+	reached := func() string { return t.good(t.exec(ctx, sb, "python3", "-c", reach, "4", own.String(), port)) }
+	if got := reached(); !strings.Contains(got, "hello from the host") {
+		t.Errorf("what a rule names: %q", got)
+	}
+	u, ok := backend.As[backend.NetworkUpdater](sb)
+	if !ok {
+		return
+	}
+	if err := u.SetNetwork(ctx, backend.Network{Mode: backend.NetworkFull}); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if got := reached(); !strings.HasPrefix(got, "no") {
+		t.Errorf("after the rule was taken away: %q", got)
+	}
+}

@@ -83,7 +83,7 @@ func functionals() []functional {
 // the network the ones that need a device.
 func ownMaking(c conformance.Case) bool {
 	making := conformance.Within(conformance.Meta, conformance.Lifecycle, conformance.Ends, conformance.Limits, conformance.Leaks)
-	return making(c) || slices.Contains([]string{"NW-07", "NW-08", "NW-09", "NW-10"}, c.ID)
+	return making(c) || slices.Contains([]string{"NW-07", "NW-08", "NW-09", "NW-10", "NW-11"}, c.ID)
 }
 
 // gvisorTarget makes sandboxes with this machine's runsc.
