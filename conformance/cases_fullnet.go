@@ -204,7 +204,6 @@ print("tried")
 	}
 }
 
-
 func fullKept(ctx context.Context, t *T) {
 	own := t.own()
 	l := t.greeter(ctx, "tcp4", netip.AddrPortFrom(own, 0).String())

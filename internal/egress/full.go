@@ -41,7 +41,7 @@ func (s *session) carry() error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	pr, pw := io.Pipe()
-	defer pr.CloseWithError(net.ErrClosed) //nolint:errcheck // a writer waits for no reader
+	defer pr.CloseWithError(net.ErrClosed)
 	req, err := s.request(ctx, wire.NetPacketsPath, pr)
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func (r *fullRig) get(t *testing.T, to string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	b, err := io.ReadAll(c)
 	return string(b), err
@@ -128,7 +128,7 @@ func (r *fullRig) resolve(t *testing.T, name string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{
 		{Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET},
@@ -242,7 +242,7 @@ func TestFull_datagrams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer bad.Close() //nolint:errcheck // a test's
+	defer bad.Close()
 	if _, err := bad.Write([]byte("bad")); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestFull_datagrams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 100)
 	if _, err := c.Write([]byte("good")); err != nil {
@@ -313,7 +313,7 @@ func TestFull_hosts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() //nolint:errcheck // a test's
+		defer c.Close()
 		return tls.Client(c, &tls.Config{ServerName: name, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx)
 	}
 	// The server is none of TLS: who gets to it fails otherwise than who is refused.
@@ -340,7 +340,7 @@ func TestFull_update(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	r.wait(t, func(d egress.Decision) bool { return d.Allowed && !d.Done })
 	if err := r.Update(full(nil, []backend.Rule{{CIDR: "8.8.8.8/32"}})); err != nil {
 		t.Fatal(err)
@@ -380,7 +380,7 @@ func TestLocal_asksTheKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close() //nolint:errcheck // it has none
+	defer p.Close()
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func newWorld(t testing.TB, change func(*netstack.Options)) *world {
 		if err != nil {
 			return
 		}
-		defer c.Close() //nolint:errcheck // a test's
+		defer c.Close()
 		defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 		_, _ = io.Copy(c, c)
 	}
@@ -80,7 +80,7 @@ func newWorld(t testing.TB, change func(*netstack.Options)) *world {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	wg.Go(func() { _ = w.s.Receive(toHost) })
 	wg.Go(func() { _ = w.s.Send(ctx, fromHost) })
 	wg.Go(func() { w.Run(ctx, toGuest) })
@@ -160,7 +160,7 @@ func TestStack_carriesDatagrams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	for _, size := range []int{1, 1400, 60000} {
 		if _, err := c.Write(make([]byte, size)); err != nil {
@@ -251,7 +251,9 @@ func TestStack_dropsWhatIsNotTheSandboxs(t *testing.T) {
 	echo := []byte{8, 0, 0, 0, 0, 1, 0, 1}
 	binary.BigEndian.PutUint16(echo[2:], ^checksum.Checksum(echo, 0))
 	bad := [][]byte{
-		{}, {0x45}, make([]byte, 20), bytes.Repeat([]byte{0xff}, 40), bytes.Repeat([]byte{0x60}, 60),
+		{},
+		{0x45},
+		make([]byte, 20), bytes.Repeat([]byte{0xff}, 40), bytes.Repeat([]byte{0x60}, 60),
 		packet(other, remote.Addr(), header.TCPProtocolNumber, syn(1)),
 		packet(gateway, remote.Addr(), header.TCPProtocolNumber, syn(2)),
 		packet(other, remote.Addr(), header.UDPProtocolNumber, udp(3, []byte("x"))),
@@ -268,11 +270,11 @@ func TestStack_dropsWhatIsNotTheSandboxs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c, err := dial(t, w, remote); err != nil {
-		t.Error(err)
-	} else {
-		echoed(t, c, []byte("control"))
+	c, err := dial(t, w, remote)
+	if err != nil {
+		t.Fatal(err)
 	}
+	echoed(t, c, []byte("control"))
 	if a, f := w.attempts.Load(), w.flows.Load(); a != 1 || f != 0 {
 		t.Errorf("%d connections, %d flows", a, f)
 	}
@@ -300,7 +302,7 @@ func TestStack_floodsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's
+	defer c.Close()
 	buf := make([]byte, 10)
 	for { // datagrams may be lost
 		_, _ = c.Write([]byte("y"))
@@ -348,7 +350,7 @@ func FuzzStack(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(f.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Send(ctx, io.Discard) }()
 	f.Cleanup(func() { _ = s.Close(); cancel(); <-done })

@@ -103,7 +103,7 @@ func (a *Attempt) end() {
 
 // gone tells whether an endpoint holds no data any more.
 func gone(ep tcpip.Endpoint) bool {
-	switch tcp.EndpointState(ep.State()) { //nolint:exhaustive // the others hold data
+	switch tcp.EndpointState(ep.State()) {
 	case tcp.StateClose, tcp.StateError, tcp.StateTimeWait:
 		return true
 	default:
