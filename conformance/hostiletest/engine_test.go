@@ -131,7 +131,7 @@ func engineHasNoRunsc() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer e.Close() //nolint:errcheck // idle connections
+	defer e.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	info, err := e.Info(ctx)

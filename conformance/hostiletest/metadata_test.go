@@ -146,7 +146,7 @@ func serveFakes(ctx context.Context, e *ears) error {
 			}
 		}, Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "credentials\n") })}
 		srv.SetKeepAlivesEnabled(false)
-		go srv.Serve(l) //nolint:errcheck // it ends with this process
+		go srv.Serve(l)
 	}
 	return nil
 }
