@@ -4,13 +4,21 @@ package gvisor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/glovebox-dev/glovebox/backend"
+	"github.com/glovebox-dev/glovebox/gvisor"
+	"github.com/glovebox-dev/glovebox/internal/state"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
 )
 
@@ -110,5 +118,199 @@ func TestSnapshot_threeGoOnFromOne(t *testing.T) {
 				t.Errorf("the original: %q", got.out)
 			}
 		})
+	}
+}
+
+// TestSnapshot_refuses what could not be gone on with, by field and with a fix.
+func TestSnapshot_refuses(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	sb := h.create(t, backend.Spec{})
+	name := h.snapshot(t, sb, backend.SnapshotOptions{Name: "one"})
+	wrong := func(what string, err error, kind backend.Kind, field string) {
+		t.Helper()
+		var be *backend.Error
+		if !errors.As(err, &be) || be.Kind != kind || be.Field != field || be.Fix == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	saver, _ := backend.As[backend.Snapshotter](sb)
+	_, err := saver.Snapshot(t.Context(), backend.SnapshotOptions{Name: name})
+	wrong("a name twice", err, backend.ErrConflict, "name")
+	other := t.TempDir()
+	if err := os.Mkdir(filepath.Join(other, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for what, tc := range map[string]struct {
+		spec   backend.Spec
+		change func(*gvisor.Config)
+		kind   backend.Kind
+		field  string
+	}{
+		"unknown":       {spec: backend.Spec{From: "two"}, kind: backend.ErrNotFound, field: "from"},
+		"no name":       {spec: backend.Spec{From: "../one"}, kind: backend.ErrInvalid, field: "from"},
+		"little memory": {spec: backend.Spec{From: name, Limits: backend.Limits{Memory: 300 << 20}}, kind: backend.ErrUnsupported, field: "limits.memory"},
+		"little disk":   {spec: backend.Spec{From: name, Limits: backend.Limits{Disk: 1 << 20}}, kind: backend.ErrUnsupported, field: "limits.disk"},
+		"other pids":    {spec: backend.Spec{From: name, Limits: backend.Limits{Pids: 300}}, kind: backend.ErrUnsupported, field: "limits.pids"},
+		"a network":     {spec: backend.Spec{From: name, Network: backend.Network{Mode: backend.NetworkAllowlist}}, kind: backend.ErrUnsupported, field: "network.mode"},
+		"a mount":       {spec: backend.Spec{From: name, Mounts: []backend.Mount{{HostPath: other, Target: "/mnt/x", ReadOnly: true}}}, kind: backend.ErrUnsupported, field: "mounts"},
+		"a platform":    {spec: backend.Spec{From: name}, change: func(c *gvisor.Config) { c.Platform = gvisor.PlatformPtrace }, kind: backend.ErrUnsupported, field: "from"},
+		"a root":        {spec: backend.Spec{From: name}, change: func(c *gvisor.Config) { c.Rootfs = other }, kind: backend.ErrUnsupported, field: "from"},
+	} {
+		cfg := h.cfg
+		if tc.change != nil {
+			tc.change(&cfg)
+		}
+		ex, err := gvisor.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := ex.Create(t.Context(), tc.spec)
+		wrong(what, err, tc.kind, tc.field)
+		if err == nil {
+			one.Destroy(t.Context())
+		}
+		if err := ex.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	// One that was torn.
+	files, err := filepath.Glob(filepath.Join(h.cfg.StateDir, "snapshots", "*", "image", "pages.img"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v %v", files, err)
+	}
+	if st, err := os.Stat(files[0]); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st.Mode(), err)
+	}
+	good := h.create(t, backend.Spec{From: name})
+	sh(t, good, "true")
+	f, err := os.OpenFile(files[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("x"), 4097); err != nil {
+		t.Error(err)
+	}
+	f.Close()
+	_, err = h.ex.Create(t.Context(), backend.Spec{From: name})
+	wrong("torn", err, backend.ErrUnavailable, "from")
+}
+
+// TestSnapshot_fullDisk leaves nothing, and the sandbox goes on.
+func TestSnapshot_fullDisk(t *testing.T) {
+	testenv.NeedRoot(t)
+	cfg := config(t)
+	dir := filepath.Join(cfg.StateDir, "snapshots")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	h := newHarness(t, cfg)
+	sb := h.create(t, backend.Spec{})
+	saver, _ := backend.As[backend.Snapshotter](sb)
+	_, err := saver.Snapshot(t.Context(), backend.SnapshotOptions{})
+	if backend.KindOf(err) != backend.ErrCapacity {
+		t.Errorf("%v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	for range h.store(t).Snapshots(t.Context()) {
+		t.Error("it is listed")
+	}
+	if got := sh(t, sb, "echo on"); got.out != "on\n" {
+		t.Errorf("%+v", got)
+	}
+	// With room it works: the files alone have it.
+	h.snapshot(t, sb, backend.SnapshotOptions{FilesOnly: true})
+}
+
+// TestSnapshot_ofACopy with a network of its own, and deleted under it.
+func TestSnapshot_ofACopy(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	network := backend.Network{Mode: backend.NetworkAllowlist, Allow: []backend.Rule{{Host: "example.org"}}}
+	sb := h.create(t, backend.Spec{Network: network})
+	name := h.snapshot(t, sb, backend.SnapshotOptions{})
+	network.Allow[0].Host = "example.com"
+	one := h.create(t, backend.Spec{From: name, Network: network})
+	if err := h.store(t).DeleteSnapshot(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(h.cfg.StateDir, "snapshots", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	// The proxy that decides is the copy's: what it refuses it refuses by its rules.
+	const ask = `exec 3<>/dev/tcp/${HTTPS_PROXY##*[/@]} 2>/dev/null; env | grep -ic proxy`
+	if a, b := sh(t, sb, ask), sh(t, one, ask); a.out != b.out || a.out == "0\n" {
+		t.Errorf("%q %q", a.out, b.out)
+	}
+	again := h.snapshot(t, one, backend.SnapshotOptions{})
+	two := h.create(t, backend.Spec{From: again, Network: network})
+	if got := sh(t, two, "echo two"); got.out != "two\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSnapshot_saverKilled: a kept sandbox that stood still goes on, and what
+// was written of the snapshot is removed, by the next sweep.
+func TestSnapshot_saverKilled(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	sb := h.create(t, backend.Spec{Keep: true})
+	sh(t, sb, "true")
+	store, err := state.Open(h.cfg.StateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	j, err := store.Journal(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As it is left when the process is killed in the middle.
+	dir := filepath.Join(store.SnapshotDir(), "cut")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	gone := exec.Command("/bin/true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	rec := state.Snapshot{
+		Name: "cut", Backend: "gvisor", Sandbox: sb.ID(), Created: time.Now(), Dir: "cut", BootID: state.BootID(),
+		Maker: state.Proc{PID: gone.Process.Pid, Start: 1},
+	}
+	if err := j.PutSnapshot(t.Context(), rec); err != nil {
+		t.Fatal(err)
+	}
+	rt := filepath.Join(store.Dir(), "run", sb.ID(), "rt")
+	pause := exec.Command("runsc", "--root="+rt, "pause", "box")
+	if out, err := pause.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := backend.RunIn(short, sb, backend.Command{Args: []string{"/bin/true"}}); err == nil {
+		t.Fatal("it does not stand still")
+	}
+	if err := h.ex.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := sh(t, sb, "echo on"); got.out != "on\n" {
+		t.Errorf("%+v", got)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("its files are left")
+	}
+	if _, err := j.Snapshot(t.Context(), "cut"); backend.KindOf(err) != backend.ErrNotFound {
+		t.Error(err)
 	}
 }
