@@ -314,3 +314,28 @@ func TestSnapshot_saverKilled(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSnapshot_whileItTalks: whatever is on its way on the stream, each copy is
+// taken up.
+func TestSnapshot_whileItTalks(t *testing.T) {
+	testenv.NeedRoot(t)
+	h := newHarness(t, config(t))
+	sb := h.create(t, backend.Spec{})
+	for _, script := range []string{
+		`while :; do echo x >n.new; mv n.new n; head -c 8192 /dev/zero; done`, `while :; do /bin/echo x >m; cat m; rm m; done`,
+	} {
+		if _, err := sb.Start(t.Context(), backend.Command{Args: []string{"/bin/sh", "-c", script}, Timeout: backend.UntilSandboxEnds}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		name := h.snapshot(t, sb, backend.SnapshotOptions{})
+		one, err := h.ex.Create(t.Context(), backend.Spec{From: name})
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if err := one.Destroy(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -35,7 +35,7 @@ const stateSize = 1 << 20
 func (c *Config) Processes() (Processes, error) {
 	p, err := c.readProcesses()
 	// runsc writes its state over the older one: half of it may be there.
-	for tries := 0; errors.Is(err, errTorn) && tries < 20; tries++ {
+	for tries := 0; errors.Is(err, errTorn) && tries < 100; tries++ {
 		<-time.After(10 * time.Millisecond)
 		p, err = c.readProcesses()
 	}

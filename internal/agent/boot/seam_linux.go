@@ -66,15 +66,16 @@ func (s *seam) tell(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// taken tells whether p is the beginning of another owner's stream, and what of
-// p comes after that.
+// taken tells whether another owner's stream begins in p, and what of p comes
+// after its secret.
 func (s *seam) taken(p []byte) (rest []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys.Take == "" {
 		return nil, false
 	}
-	return bytes.CutPrefix(p, []byte(s.keys.Take+"\n"))
+	_, rest, ok = bytes.Cut(p, []byte(s.keys.Take+"\n"))
+	return rest, ok
 }
 
 // renew answers a new owner and becomes what it wants.
@@ -110,9 +111,10 @@ func (s *seam) renew(srv *agent.Server, e *epoch) error {
 	})
 }
 
-// readSize is how much is read at once: more than a secret, so that this comes
-// in one piece.
-const readSize = 16 << 10
+// readSize is how much is read at once. gVisor's kernel keeps what was in the
+// former pipe and gives it out together with the first bytes of the new one:
+// both fit, so that the secret always comes in one piece.
+const readSize = 192 << 10
 
 // epoch is the stream of one owner.
 type epoch struct {
@@ -135,25 +137,21 @@ func (e *epoch) Read(p []byte) (int, error) {
 		e.buf = e.buf[n:]
 		return n, nil
 	}
-	into := p
-	if len(p) < readSize {
-		if e.scratch == nil {
-			e.scratch = make([]byte, readSize)
-		}
-		into = e.scratch
+	if e.scratch == nil {
+		e.scratch = make([]byte, readSize)
 	}
-	n, err := e.s.conn.Read(into)
-	if rest, ok := e.s.taken(into[:n]); ok {
+	n, err := e.s.conn.Read(e.scratch)
+	if rest, ok := e.s.taken(e.scratch[:n]); ok {
 		e.end(rest)
 		return 0, io.EOF
 	}
-	if len(p) >= readSize || n == 0 {
-		return n, err
-	}
-	e.buf = into[:n]
+	e.buf = e.scratch[:n]
 	n = copy(p, e.buf)
 	e.buf = e.buf[n:]
-	return n, nil // an error comes again
+	if n > 0 {
+		err = nil // it comes again
+	}
+	return n, err
 }
 
 // end ends what the former owner's connection still writes, and returns when
