@@ -22,7 +22,7 @@ func (d *driver) rooted(spec backend.Spec) bool {
 func (d *driver) rootedCapabilities() backend.Capabilities {
 	caps := d.caps
 	caps.Claims = maps.Clone(caps.Claims)
-	for c, claim := range map[backend.Control]backend.Claim{
+	maps.Copy(caps.Claims, map[backend.Control]backend.Claim{
 		backend.ControlPrivileges: box.Missing("the template asks for a root with capabilities, inside gVisor's kernel alone"),
 		backend.ControlReadOnly:   box.Missing("the template asks for a root that can be written; the image stays as it is"),
 		backend.ControlDisk:       box.Enforced("size of gVisor's overlay, in memory"),
@@ -32,9 +32,7 @@ func (d *driver) rootedCapabilities() backend.Capabilities {
 			"root can be many accounts; the host's limit on gVisor's threads ends such a sandbox"),
 		backend.ControlAgent: box.BestEffort("own uid, not dumpable, no CAP_SYS_PTRACE inside",
 			"what root inside makes of its sandbox's agent is said by that sandbox alone; an agent that is gone ends it"),
-	} {
-		caps.Claims[c] = claim
-	}
+	})
 	return caps
 }
 

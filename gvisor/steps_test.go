@@ -116,7 +116,7 @@ func TestSteps_fail(t *testing.T) {
 		for name, c := range map[string]struct{ run, says string }{
 			"exit":      {"echo doing; echo broke >&2; exit 3", "exited(3): doing broke"},
 			"hang":      {"echo waiting; sleep 100 & wait", "timeout: waiting"},
-			"disk":      {"head -c 300M /dev/zero > /big", "limit of disk: head: "},
+			"disk":      {"head -c 300M /dev/zero > /big", "limit of [disk]: head: "},
 			"fork bomb": {`printf 'import os, time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(1)\n' >/x; python3 /x`, "timeout"},
 			"no shell":  {"rm -rf --no-preserve-root /usr /bin 2>/dev/null; exit 1", "exited(1)"},
 			"no agent":  {"echo now; sleep 0.2; kill -9 -1; kill -9 1; sleep 20", ""},

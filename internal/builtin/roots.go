@@ -14,6 +14,13 @@ const (
 	fixViaDocker = "use a gVisor backend without `via: docker`, or leave `root` out of the template"
 )
 
+// rootWarning is what is said beforehand of a sandbox whose root has
+// capabilities; its receipt has the claims.
+func rootWarning(template string) string {
+	return "the template " + template + " asks for a root with capabilities, inside gVisor's kernel alone: " +
+		"its files are not read-only, inodes and privileges are not limited, pids for each account only"
+}
+
 // refusingRoots is ex where no sandbox gets a root with capabilities: templates
 // of env that ask for one are refused.
 func refusingRoots(ex backend.Executor, env registry.Env, fix string) backend.Executor {

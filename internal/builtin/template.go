@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"slices"
 
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/internal/image"
@@ -79,11 +80,17 @@ func (x *templated) Admit(spec backend.Spec) (backend.Spec, []string, error) {
 	if err != nil {
 		return spec, nil, err
 	}
+	var warnings []string
 	if a, ok := backend.As[backend.Admitter](x.Executor); ok {
-		return a.Admit(full)
+		full, warnings, err = a.Admit(full)
+	} else {
+		caps := x.Capabilities()
+		full, warnings, err = caps.Admit(caps.Driver, full)
 	}
-	caps := x.Capabilities()
-	return caps.Admit(caps.Driver, full)
+	if err == nil && x.specs[spec.Template].Root {
+		warnings = append(slices.Clone(warnings), rootWarning(spec.Template))
+	}
+	return full, warnings, err
 }
 
 // resolve is spec with what its template adds: what spec says itself wins, and

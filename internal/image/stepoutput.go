@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -42,8 +43,8 @@ func (s *Sandboxed) environment() map[string]string {
 func failed(exit backend.Exit, text string) error {
 	e := &backend.Error{Op: "step", Kind: backend.ErrInvalid}
 	why := exit.String()
-	for _, h := range exit.Hits {
-		why += ", at the limit of " + string(h)
+	if len(exit.Hits) > 0 {
+		why += fmt.Sprintf(", at the limit of %v", exit.Hits)
 		e.Fix = "raise the limit in builds"
 	}
 	if exit.Reason != backend.ReasonExited && exit.Reason != backend.ReasonSignaled {
