@@ -201,7 +201,9 @@ func manyHostile(t *testing.T) {
 				t.Errorf("%v: %v", kind.args, err)
 				return
 			}
-			if exit.Reason != kind.want {
+			// A bomb's processes and gVisor's kernel share one limit of memory.
+			full := sentry() && kind.program == "fork.py" && exit.Reason == backend.ReasonMemoryLimit
+			if exit.Reason != kind.want && !full {
 				t.Errorf("%s %v ended with %s", kind.program, kind.args, exit)
 			}
 		})
