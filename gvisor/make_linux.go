@@ -65,7 +65,7 @@ func (m *maker) make(ctx context.Context, agent *os.File) (*box.Made, error) {
 	if _, ok := m.d.host.has("memory"); !ok {
 		cfg.MemoryWatch = l.Memory
 	}
-	if err := m.root(cfg); err != nil {
+	if err := m.root(cfg); err != nil { //nolint:contextcheck // what it loads is bounded
 		return nil, err
 	}
 	if err := m.runtime(); err != nil { //nolint:contextcheck // its undo outlives the caller's context

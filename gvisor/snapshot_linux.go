@@ -70,10 +70,10 @@ func (b *body) Save(ctx context.Context, dir string, memory bool, spec backend.S
 	if err := b.cfg.Pause(ctx, b.binary); err != nil {
 		return nil, err
 	}
-	defer func() {
-		back, cancel := box.CleanupContext() // the caller's may be over
+	defer func() { //nolint:contextcheck // the caller's may be over
+		back, cancel := box.CleanupContext()
 		defer cancel()
-		err = errors.Join(err, b.cfg.Resume(back, b.binary)) //nolint:contextcheck // the same
+		err = errors.Join(err, b.cfg.Resume(back, b.binary))
 	}()
 	if memory {
 		image := filepath.Join(dir, savedImage)

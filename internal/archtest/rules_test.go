@@ -106,7 +106,7 @@ func rules() []rule {
 		{
 			part: "internal/egress", own: []string{"backend", "internal/envd/wire", "internal/netstack"},
 			libraries: []string{"golang.org/x/net/dns", "golang.org/x/net/proxy"},
-			why: "the host's side of a sandbox's network needs the agent's wire, not the agent",
+			why:       "the host's side of a sandbox's network needs the agent's wire, not the agent",
 		},
 		{
 			part: "internal/keeper", own: []string{"backend", "internal/egress", "internal/envd", "internal/state", "internal/unixsock"},

@@ -66,13 +66,13 @@ func (s *Saved) seal() (total int64, err error) {
 		case err != nil:
 			return err
 		case d.IsDir():
-			return os.Chmod(path, 0o700)
+			return os.Chmod(path, 0o700) //nolint:gosec // nobody else can reach it
 		case !d.Type().IsRegular():
 			return fmt.Errorf("%s is no file", path)
 		}
 		st, err := d.Info()
 		if err == nil {
-			err = os.Chmod(path, 0o600|st.Mode().Perm()&0o100)
+			err = os.Chmod(path, 0o600|st.Mode().Perm()&0o100) //nolint:gosec // the same
 		}
 		var one savedFile
 		if err == nil {

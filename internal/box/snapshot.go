@@ -78,8 +78,7 @@ func (sb *Sandbox) snapshotError(ctx context.Context, err error) error {
 	if cerr := ctx.Err(); cerr != nil && !errors.Is(cerr, context.DeadlineExceeded) {
 		return cerr
 	}
-	var be *backend.Error
-	if errors.As(err, &be) {
+	if _, ok := errors.AsType[*backend.Error](err); ok {
 		return err
 	}
 	e := sb.error("snapshot", backend.ErrUnavailable, err)
@@ -93,7 +92,7 @@ func (sb *Sandbox) snapshotError(ctx context.Context, err error) error {
 func newSeam() wire.Seam {
 	secret := func() string {
 		b := make([]byte, 32)
-		rand.Read(b) //nolint:errcheck // it never fails
+		rand.Read(b)
 		return hex.EncodeToString(b)
 	}
 	return wire.Seam{Take: secret(), Answer: secret()}
@@ -128,12 +127,12 @@ func (ex *Executor) snapshot(ctx context.Context, sb *Sandbox, body Saver, opts 
 		return "", err
 	}
 	dir := filepath.Join(ex.store.SnapshotDir(), rec.Dir)
-	defer func() {
+	defer func() { //nolint:contextcheck // the caller's may be over
 		if err != nil {
-			back, cancel := CleanupContext() // the caller's may be over
+			back, cancel := CleanupContext()
 			defer cancel()
 			if os.RemoveAll(dir) == nil { // else the sweep tries again
-				j.DeleteSnapshot(back, rec) //nolint:errcheck,contextcheck // the same
+				j.DeleteSnapshot(back, rec) //nolint:errcheck // the same
 			}
 		}
 	}()

@@ -4,6 +4,7 @@ package boot
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -63,7 +64,7 @@ func client(c net.Conn) *http.Client {
 	once <- c
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Client{Transport: &http.Transport{Protocols: p, Dial: func(string, string) (net.Conn, error) { return <-once, nil }}}
+	return &http.Client{Transport: &http.Transport{Protocols: p, DialContext: func(context.Context, string, string) (net.Conn, error) { return <-once, nil }}}
 }
 
 // TestSeam_isTakenOver in the middle of what the former owner was saying: from
