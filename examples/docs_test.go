@@ -112,7 +112,7 @@ func TestSecurity_attacksAreThere(t *testing.T) {
 		t.Errorf("only %d attacks are named", len(attacks))
 	}
 	for _, id := range attacks {
-		if !strings.Contains(tests.String(), `id: "`+id+`"`) {
+		if !strings.Contains(tests.String(), `"`+id+`"`) {
 			t.Errorf("there is no attack %s", id)
 		}
 	}
