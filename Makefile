@@ -60,8 +60,8 @@ generate: tools-generate ## the wire's Go code from its proto files
 tools-generate: $(BIN)/buf-$(BUF) $(BIN)/protoc-gen-go-$(PROTOC_GEN_GO) $(BIN)/protoc-gen-connect-go-$(PROTOC_GEN_CONNECT_GO)
 
 .PHONY: bench
-bench: build ## the benchmarks, as ratios in one run
-	$(GO) test -run '^$$' -bench . -benchtime 50x -timeout 60m ./...
+bench: build ## the benchmarks of the backends, as ratios in one run; a table on standard output
+	$(GO) test -run '^$$' -bench . -benchtime 20x -timeout 60m -p 1 ./subprocess/bench ./docker/bench ./gvisor/bench | $(GO) run ./internal/testenv/benchtable
 
 .PHONY: soak
 soak: build ## the long runs: hundreds of sandboxes, kills at random moments

@@ -19,10 +19,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +28,7 @@ import (
 	"github.com/glovebox-dev/glovebox/docker"
 	"github.com/glovebox-dev/glovebox/internal/engine"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/internal/testenv/ratio"
 	"github.com/glovebox-dev/glovebox/internal/testenv/testimage"
 )
 
@@ -130,43 +129,10 @@ func (f *fixture) sandboxOutput(args ...string) (took time.Duration, err error) 
 
 type writer func([]byte)
 
+// Write implements io.Writer.
 func (w writer) Write(p []byte) (int, error) {
 	w(p)
 	return len(p), nil
-}
-
-func timed(f func() error) func() (time.Duration, error) {
-	return func() (time.Duration, error) {
-		began := time.Now()
-		err := f()
-		return time.Since(began), err
-	}
-}
-
-// medians runs the measurements in turn b.N times, but at most so often, and
-// reports each one's median and the first's ratio to those against.
-func (f *fixture) medians(most int, names []string, against []int, measure ...func() (time.Duration, error)) {
-	f.Helper()
-	took := make([][]time.Duration, len(measure))
-	for range min(f.N, most) {
-		for i, m := range measure {
-			d, err := m()
-			if err != nil {
-				f.Fatalf("%s: %v", names[i], err)
-			}
-			took[i] = append(took[i], d)
-		}
-	}
-	median := func(i int) float64 {
-		slices.Sort(took[i])
-		return float64(took[i][len(took[i])/2]) / float64(time.Millisecond)
-	}
-	for i, name := range names {
-		f.ReportMetric(median(i), name+"-ms")
-	}
-	for _, j := range against {
-		f.ReportMetric(median(0)/median(j), names[0]+"/"+names[j])
-	}
 }
 
 // BenchmarkCold: from nothing to the first output.
@@ -176,9 +142,8 @@ func BenchmarkCold(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			g := *f
 			g.B = b
-			g.medians(50, []string{"cold", "docker_run"}, []int{1},
-				func() (time.Duration, error) { return g.sandboxOutput(args...) },
-				func() (time.Duration, error) { return g.firstOutput(args...) })
+			ratio.Medians(b, 50, []ratio.Of{{Name: "cold", Measure: func() (time.Duration, error) { return g.sandboxOutput(args...) }}},
+				[]ratio.Of{{Name: "docker-run", Measure: func() (time.Duration, error) { return g.firstOutput(args...) }}})
 		})
 	}
 }
@@ -203,16 +168,16 @@ func BenchmarkWarm(b *testing.B) {
 	if err := f.e.Start(b.Context(), made.ID); err != nil {
 		b.Fatal(err)
 	}
-	f.medians(50, []string{"warm", "docker_exec", "bare"}, []int{1, 2},
-		timed(func() error {
-			exit, err := backend.RunIn(b.Context(), sb, backend.Command{Args: []string{"/bin/true"}})
-			if err == nil && !exit.Success() {
-				err = fmt.Errorf("%s", exit)
-			}
-			return err
-		}),
-		timed(func() error { return f.exec(made.ID, "/bin/true") }),
-		timed(func() error { return exec.Command("/bin/true").Run() }))
+	ratio.Medians(b, 50, []ratio.Of{ratio.Timed("warm", func() error {
+		exit, err := backend.RunIn(b.Context(), sb, backend.Command{Args: []string{"/bin/true"}})
+		if err == nil && !exit.Success() {
+			err = fmt.Errorf("%s", exit)
+		}
+		return err
+	})}, []ratio.Of{
+		ratio.Timed("docker-exec", func() error { return f.exec(made.ID, "/bin/true") }),
+		ratio.Timed("bare", func() error { return exec.Command("/bin/true").Run() }),
+	})
 }
 
 // exec is docker exec: made, started, read to its end, and asked for its status.
@@ -272,90 +237,65 @@ func (f *fixture) transport() *http.Transport {
 	}}
 }
 
-// BenchmarkMany: a hundred sandboxes made, two at a time, and destroyed; against
-// a hundred containers.
+// BenchmarkMany: a hundred sandboxes at once, made and ended two at a time, what
+// each takes while it is idle (proportional set size), and what the engine's own
+// process beside it does.
 func BenchmarkMany(b *testing.B) {
-	f := open(b)
 	const many = 100
-	twoAtATime := func(one func() error) func() (time.Duration, error) {
-		return timed(func() error {
-			var wg sync.WaitGroup
-			errs := make([]error, 2)
-			for i := range errs {
-				wg.Go(func() {
-					for range many / len(errs) {
-						errs[i] = errors.Join(errs[i], one())
-					}
-				})
-			}
-			wg.Wait()
-			return errors.Join(errs...)
-		})
-	}
-	f.medians(1, []string{"sandboxes", "containers"}, []int{1},
-		twoAtATime(func() error {
-			sb, err := f.ex.Create(b.Context(), backend.Spec{})
-			if err != nil {
-				return err
-			}
-			return sb.Destroy(b.Context())
-		}),
-		twoAtATime(func() error {
-			_, err := f.firstOutput("/bin/echo", "1")
-			return err
-		}))
-}
-
-// BenchmarkIdle: the memory of each of fifty idle sandboxes, and of the engine's
-// own process beside it.
-func BenchmarkIdle(b *testing.B) {
-	const many = 50
 	f := open(b)
 	ctx := context.WithoutCancel(b.Context())
-	var agents, shims int64
-	for range many {
-		if _, err := f.ex.Create(ctx, backend.Spec{Lifetime: time.Hour}); err != nil {
-			b.Fatal(err)
+	ratio.Many(b, many, func() (ratio.Made, error) {
+		sb, err := f.ex.Create(ctx, backend.Spec{Lifetime: time.Hour})
+		if err != nil {
+			return nil, err
 		}
-	}
+		return ratio.End(func() error { return sb.Destroy(ctx) }), nil
+	}, func() { f.memory(ctx, many) })
+}
+
+// BenchmarkManyContainers: the same of containers alone.
+func BenchmarkManyContainers(b *testing.B) {
+	f := open(b)
+	ctx := context.WithoutCancel(b.Context())
+	ratio.Many(b, 100, func() (ratio.Made, error) {
+		made, err := f.e.Create(ctx, f.container("/bin/sleep", "3600"))
+		if err != nil {
+			return nil, err
+		}
+		end := ratio.End(func() error { return f.e.Remove(ctx, made.ID) })
+		if err := f.e.Start(ctx, made.ID); err != nil {
+			return nil, errors.Join(err, end())
+		}
+		return end, nil
+	}, nil)
+}
+
+func (f *fixture) memory(ctx context.Context, many int) {
+	f.Helper()
 	id, err := os.ReadFile(filepath.Join(f.dir, "store"))
 	if err != nil {
-		b.Fatal(err)
+		f.Fatal(err)
 	}
 	list, err := f.e.List(ctx, "dev.glovebox.store", strings.TrimSpace(string(id)))
 	if err != nil || len(list) != many {
-		b.Fatalf("%d containers, %v", len(list), err)
+		f.Fatalf("%d containers, %v", len(list), err)
 	}
-	for b.Loop() {
-		agents, shims = 0, 0
-		for _, c := range list {
-			left, err := engine.FindRemains(c.ID)
-			if err != nil {
-				b.Fatal(err)
-			}
-			for _, p := range left[0].Processes {
-				if p.Inside {
-					agents += pss(p.PID)
-				} else {
-					shims += pss(p.PID)
-				}
+	var agents, shims int64
+	for _, c := range list {
+		left, err := engine.FindRemains(c.ID)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, p := range left[0].Processes {
+			if p.Inside {
+				agents += ratio.PSS(p.PID)
+			} else {
+				shims += ratio.PSS(p.PID)
 			}
 		}
 	}
-	b.ReportMetric(float64(agents)/many/1024, "MB/sandbox")
-	b.ReportMetric(float64(shims)/many/1024, "MB/engine's-shim")
-}
-
-// pss is the proportional memory of a process in KiB.
-func pss(pid int) int64 {
-	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
-	for line := range strings.Lines(string(data)) {
-		if v, ok := strings.CutPrefix(line, "Pss:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return n
-		}
-	}
-	return 0
+	f.ReportMetric(float64(agents)/float64(many)/1024, "MB/sandbox")
+	f.ReportMetric(float64(shims)/float64(many)/1024, "MB/engine's-shim")
 }
 
 // BenchmarkOutput: a gibibyte of output, against the same through a pipe.
@@ -367,24 +307,14 @@ func BenchmarkOutput(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	count := func(run func(io.Writer) error) func() (time.Duration, error) {
-		return timed(func() error {
-			n := 0
-			err := run(writer(func(p []byte) { n += len(p) }))
-			if err == nil && n != size {
-				err = fmt.Errorf("%d bytes came out: %w", n, io.ErrUnexpectedEOF)
-			}
-			return err
-		})
-	}
-	f.medians(5, []string{"warm", "pipe"}, []int{1},
-		count(func(w io.Writer) error {
-			_, err := backend.RunIn(b.Context(), sb, backend.Command{Args: args, Output: backend.Output{Stdout: w}, Timeout: 2 * time.Minute})
-			return err
-		}),
-		count(func(w io.Writer) error {
-			cmd := exec.Command(args[0], args[1:]...)
-			cmd.Stdout = w
-			return cmd.Run()
-		}))
+	ratio.Medians(b, 5, []ratio.Of{ratio.Timed("warm", func() error {
+		out := &ratio.Sink{}
+		_, err := backend.RunIn(b.Context(), sb, backend.Command{Args: args, Output: backend.Output{Stdout: out}, Timeout: 2 * time.Minute})
+		return errors.Join(err, out.Check(size))
+	})}, []ratio.Of{ratio.Timed("pipe", func() error {
+		out := &ratio.Sink{}
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Stdout = out
+		return errors.Join(cmd.Run(), out.Check(size))
+	})})
 }

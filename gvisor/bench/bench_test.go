@@ -6,6 +6,7 @@
 package bench_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/glovebox-dev/glovebox/backend"
 	"github.com/glovebox-dev/glovebox/gvisor"
 	"github.com/glovebox-dev/glovebox/internal/testenv"
+	"github.com/glovebox-dev/glovebox/internal/testenv/ratio"
 )
 
 var builder testenv.Builder
@@ -58,32 +60,6 @@ func open(b *testing.B) *gvisor.Executor {
 		testenv.Require(b, "gvisor", err.Error())
 	}
 	return ex
-}
-
-// medians runs the measurements in turn b.N times and reports the first's
-// median and the others' as ratios to it.
-func medians(b *testing.B, names []string, measure ...func() error) {
-	b.Helper()
-	took := make([][]time.Duration, len(measure))
-	for b.Loop() {
-		for i, f := range measure {
-			began := time.Now()
-			if err := f(); err != nil {
-				b.Fatalf("%s: %v", names[i], err)
-			}
-			took[i] = append(took[i], time.Since(began))
-		}
-	}
-	median := func(i int) float64 {
-		slices.Sort(took[i])
-		return float64(took[i][len(took[i])/2]) / float64(time.Millisecond)
-	}
-	first := median(0)
-	b.ReportMetric(first, names[0]+"-ms")
-	for i := 1; i < len(measure); i++ {
-		b.ReportMetric(median(i), names[i]+"-ms")
-		b.ReportMetric(median(i)/first, names[i]+"/"+names[0])
-	}
 }
 
 func succeed(exit backend.Exit, err error) error {
@@ -148,10 +124,10 @@ func BenchmarkCommand(b *testing.B) {
 	} {
 		b.Run(name+"/cold", func(b *testing.B) {
 			ex, runsc := open(b), newBare(b, args...)
-			medians(b, []string{"runsc-run", "glovebox"}, runsc.run, func() error {
+			ratio.Medians(b, 0, []ratio.Of{ratio.Timed("cold", func() error {
 				res, err := backend.Run(b.Context(), ex, backend.RunSpec{Command: backend.Command{Args: args}})
 				return succeed(res.Exit, err)
-			})
+			})}, []ratio.Of{ratio.Timed("runsc-run", runsc.run)})
 		})
 		b.Run(name+"/warm", func(b *testing.B) {
 			ex, runsc := open(b), newBare(b, "/bin/sleep", "3600")
@@ -172,95 +148,71 @@ func BenchmarkCommand(b *testing.B) {
 					b.Fatal("runsc's own sandbox does not start")
 				}
 			}
-			medians(b, []string{"runsc-exec", "glovebox"},
-				func() error { return runsc.command(append([]string{"exec", "one"}, args...)...).Run() },
-				func() error { return succeed(backend.RunIn(b.Context(), sb, backend.Command{Args: args})) },
-			)
+			ratio.Medians(b, 0, []ratio.Of{
+				ratio.Timed("warm", func() error { return succeed(backend.RunIn(b.Context(), sb, backend.Command{Args: args})) }),
+			}, []ratio.Of{
+				ratio.Timed("runsc-exec", func() error { return runsc.command(append([]string{"exec", "one"}, args...)...).Run() }),
+				ratio.Timed("bare", func() error { return exec.Command(args[0], args[1:]...).Run() }),
+			})
 		})
 	}
 }
 
-// BenchmarkLife: making and ending a sandbox, without a command.
-func BenchmarkLife(b *testing.B) {
+// BenchmarkMany: a hundred sandboxes at once, made and ended two at a time, and
+// what each takes while it is idle, by its group.
+func BenchmarkMany(b *testing.B) {
+	const many = 100
 	ex := open(b)
-	var made, ended []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		sb, err := ex.Create(b.Context(), backend.Spec{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		made = append(made, time.Since(began))
-		began = time.Now()
-		if err := sb.Destroy(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		ended = append(ended, time.Since(began))
-	}
-	for name, took := range map[string][]time.Duration{"create-ms": made, "destroy-ms": ended} {
-		slices.Sort(took)
-		b.ReportMetric(float64(took[len(took)/2])/float64(time.Millisecond), name)
-	}
-}
-
-// BenchmarkIdle: the memory of each of many idle sandboxes, by their groups.
-func BenchmarkIdle(b *testing.B) {
-	const many = 10
-	ex := open(b)
+	ctx := context.WithoutCancel(b.Context())
 	var mu sync.Mutex
-	var sum int64
-	var wg sync.WaitGroup
-	for range many {
-		wg.Go(func() {
-			sb, err := ex.Create(b.Context(), backend.Spec{Lifetime: time.Hour})
+	var meters []backend.Meter
+	ratio.Many(b, many, func() (ratio.Made, error) {
+		sb, err := ex.Create(ctx, backend.Spec{Lifetime: time.Hour})
+		if err != nil {
+			return nil, err
+		}
+		m, ok := backend.As[backend.Meter](sb)
+		if !ok {
+			return nil, errors.New("no Meter")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		meters = append(meters, m)
+		return ratio.End(func() error { return sb.Destroy(ctx) }), nil
+	}, func() {
+		var sum int64
+		for _, m := range meters {
+			u, err := m.Usage(ctx)
 			if err != nil {
-				b.Error(err)
-				return
+				b.Fatal(err)
 			}
-			m, ok := backend.As[backend.Meter](sb)
-			if !ok {
-				b.Error("no Meter")
-				return
-			}
-			u, err := m.Usage(b.Context())
-			if err != nil {
-				b.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
 			sum += u.Memory
-		})
-	}
-	wg.Wait()
-	for b.Loop() {
+		}
 		b.ReportMetric(float64(sum)/many/(1<<20), "MiB/sandbox")
-	}
+	})
 }
 
-// BenchmarkOutput: a stream of output, against the same through `runsc run`.
+// BenchmarkOutput: a gibibyte of output, against the same through a pipe and
+// through `runsc run`.
 func BenchmarkOutput(b *testing.B) {
-	args := []string{"/usr/bin/head", "-c", "268435456", "/dev/zero"}
+	const size = 1 << 30
+	args := []string{"/usr/bin/head", "-c", strconv.Itoa(size), "/dev/zero"}
 	ex, runsc := open(b), newBare(b, args...)
 	sb, err := ex.Create(b.Context(), backend.Spec{Lifetime: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}
-	medians(b, []string{"runsc-run", "glovebox"},
-		func() error {
-			cmd := runsc.command("run", "--bundle="+runsc.bundle, "one")
-			var errs strings.Builder
-			cmd.Stdout, cmd.Stderr = &counter{}, &errs
-			return cmd.Run()
-		},
-		func() error {
-			return succeed(backend.RunIn(b.Context(), sb, backend.Command{Args: args, Output: backend.Output{Stdout: &counter{}}}))
-		},
-	)
-}
-
-type counter struct{ n int64 }
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return len(p), nil
+	through := func(cmd *exec.Cmd) error {
+		out := &ratio.Sink{}
+		cmd.Stdout = out
+		return errors.Join(cmd.Run(), out.Check(size))
+	}
+	ratio.Medians(b, 3, []ratio.Of{ratio.Timed("warm", func() error {
+		out := &ratio.Sink{}
+		err := succeed(backend.RunIn(b.Context(), sb, backend.Command{Args: args, Output: backend.Output{Stdout: out}, Timeout: 2 * time.Minute}))
+		return errors.Join(err, out.Check(size))
+	})}, []ratio.Of{
+		ratio.Timed("pipe", func() error { return through(exec.Command(args[0], args[1:]...)) }),
+		ratio.Timed("runsc-run", func() error { return through(runsc.command("run", "--bundle="+runsc.bundle, "one")) }),
+	})
 }

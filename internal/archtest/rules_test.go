@@ -167,6 +167,7 @@ func rules() []rule {
 			part: "internal/testenv/testengine", own: []string{"internal/engine", "internal/testenv", "internal/tree"},
 			libraries: []string{"golang.org/x/sys"}, why: "engines of a test's own",
 		},
+		{part: "internal/testenv/benchtable", own: []string{"conformance/host", "internal/version"}, why: "figures with the machine that they are of"},
 		{part: "internal/testenv", why: "a helper of tests without dependencies"},
 		{part: "internal/leak", own: []string{"internal/state"}, why: "it knows where state lies"},
 		{part: "internal/archtest", why: "it reads sources only"},
