@@ -124,7 +124,7 @@ func TestSchema_matchesTheStructs(t *testing.T) {
 		top = append(top, k)
 	}
 	slices.Sort(top)
-	if d := cmp.Diff([]string{"backend", "backends", "executors", "limits", "templates", "version", "warnings"}, top); d != "" {
+	if d := cmp.Diff([]string{"backend", "backends", "builds", "executors", "limits", "templates", "version", "warnings"}, top); d != "" {
 		t.Error(d)
 	}
 	limits := s.Properties["limits"].Properties

@@ -88,6 +88,11 @@ func TestCopy_isTheSame(t *testing.T) {
 		os.WriteFile(at("a/new\nline \"\xff\xfe"), []byte("x"), 0o600), os.WriteFile(at("-rf"), nil, 0o600), os.WriteFile(at("empty"), nil, 0o4755),
 		os.Mkdir(at("none"), 0o700), os.WriteFile(at("none/f"), []byte("y"), 0o400), os.Chmod(at("none"), 0o1511), os.Chmod(at("empty"), 0o4755|os.ModeSetuid),
 	)
+	t.Cleanup(func() { // so that whoever runs this can remove it
+		for _, dir := range []string{from, to} {
+			os.Chmod(filepath.Join(dir, "none"), 0o700)
+		}
+	})
 	sparse, err := os.Create(at("sparse"))
 	must(t, err)
 	_, err = sparse.WriteAt([]byte("middle"), 5<<20)
