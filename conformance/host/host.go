@@ -126,6 +126,10 @@ func descends(all map[int]process, p process) bool {
 	return false
 }
 
+// kernelThread is PF_KTHREAD of include/linux/sched.h, in the flags of
+// /proc/PID/stat.
+const kernelThread = 0x00200000
+
 func processes() (map[int]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -146,6 +150,9 @@ func processes() (map[int]process, error) {
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) < 20 {
 			continue
+		}
+		if flags, err := strconv.ParseUint(fields[6], 10, 64); err == nil && flags&kernelThread != 0 {
+			continue // half of what is there, and nobody's
 		}
 		p := process{pid: pid, start: fields[19]}
 		p.parent, _ = strconv.Atoi(fields[1]) // the kernel's number

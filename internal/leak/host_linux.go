@@ -69,6 +69,9 @@ func (s Snapshot) processes() error {
 			continue
 		}
 		dir := filepath.Join("/proc", e.Name())
+		if kernelThread(dir) {
+			continue // half of what is there, and nobody's
+		}
 		start, err := state.StartTime(pid)
 		if err != nil {
 			continue // it has just ended
@@ -80,6 +83,21 @@ func (s Snapshot) processes() error {
 		}
 	}
 	return nil
+}
+
+// kernelThread tells a thread of the kernel's own by its flags in stat.
+func kernelThread(dir string) bool {
+	const kthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&kthread != 0
 }
 
 // suspicion says why a process is one of ours; "" when it is not.
