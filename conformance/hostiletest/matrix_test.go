@@ -128,9 +128,16 @@ func settled(t *testing.T) {
 	}
 	order := []string{"contained", "emulated", "declared", "informational", "inconclusive", "open"}
 	found := verdicts(w.mode)
+	left := map[string]bool{} // they need an account that there is not
+	for _, a := range everyAttack() {
+		left[a.id] = a.user != "" && !rooted()
+	}
 	for _, p := range probes() {
 		worst := 0
 		for _, id := range p.attacks {
+			if left[id] {
+				continue
+			}
 			v := slices.Index(order, found[id])
 			if v < 0 {
 				t.Errorf("probe %s: there is no verdict of %s", p.name, id)

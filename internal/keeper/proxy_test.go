@@ -213,11 +213,11 @@ func TestFront_hostileAgent(t *testing.T) {
 			w.(http.Flusher).Flush() //nolint:forcetypeassert // HTTP/2 can
 			panic(http.ErrAbortHandler)
 		case "/early":
+			// Set once: of a request that was given up net/http still reads them.
+			w.Header().Set("X-Pad", strings.Repeat("x", 1000))
 			for range 1000 {
-				w.Header().Set("X-Pad", strings.Repeat("x", 1000))
 				w.WriteHeader(http.StatusEarlyHints)
 			}
-			w.Header().Del("X-Pad")
 		}
 		fmt.Fprint(w, "ok")
 	}))
