@@ -190,7 +190,7 @@ func (f functional) run(t *testing.T) {
 	target, unavailable := f.target(t)
 	testenv.Require(t, cmp.Or(f.require, f.name), unavailable)
 	target.Name = f.name
-	opts := conformance.Options{Filter: f.filter, Parallel: 4, Waivers: f.waivers}
+	opts := conformance.Options{Filter: f.filter, Parallel: 3, Waivers: f.waivers}
 	if pattern := os.Getenv(envCases); pattern != "" {
 		match, err := conformance.Matching(pattern)
 		if err != nil {
