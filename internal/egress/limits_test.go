@@ -118,7 +118,7 @@ func TestAnotherHost(t *testing.T) {
 	if err := <-r.ended; err == nil {
 		t.Error("Serve returned nil")
 	}
-	if status, body := get(t, r.client(t), url); status != 503 || !strings.Contains(body, "network is closed") {
+	if status, body := answered(t, r.client(t), url); status != 503 || !strings.Contains(body, "network is closed") {
 		t.Errorf("%d %s", status, body)
 	}
 	next := newHost(t, allowlist(loopback(up.port)))
@@ -152,7 +152,7 @@ func TestAnotherHost(t *testing.T) {
 	if err := <-next.ended; err == nil {
 		t.Error("the second one goes on")
 	}
-	if status, body := get(t, r.client(t), url); status != 403 {
+	if status, body := answered(t, r.client(t), url); status != 403 {
 		t.Errorf("%d %s", status, body)
 	}
 }

@@ -272,6 +272,18 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
+// answered is get once there is an answer: a request that was under way when the
+// host's side changed is cut off, and the agent may notice a moment later.
+func answered(t *testing.T, c *http.Client, url string) (status int, body string) {
+	t.Helper()
+	for range 1000 {
+		if status, body = get(t, c, url); status != 0 {
+			break
+		}
+	}
+	return status, body
+}
+
 // upstream is a server that says what it was asked.
 type upstream struct {
 	*httptest.Server
